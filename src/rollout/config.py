@@ -1,0 +1,100 @@
+"""The configuration of a run: one frozen struct, from the command line, a TOML file or keyword arguments."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from rollout.errors import UsageError
+
+__all__ = ["EvalConfig", "nearest"]
+
+DisplayName = Literal["auto", "live", "plain", "json", "none"]
+
+
+class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to evaluate and how. The fields of `AFFECTS_RESULTS` decide the numbers; the others never do."""
+
+    targets: tuple[str, ...]
+    episodes: int = 10  # per task
+    tasks: tuple[int, ...] | None = None  # indices within each suite; None: all
+    seed: int = 1000  # episode e has seed + e, as lerobot-eval
+    horizon: int | None = None  # overrides every task's own
+    protocol: Literal["lerobot"] = "lerobot"
+    options: dict[str, str] = field(default_factory=dict)  # --set
+    n_action_steps: int | None = None  # None: the policy's own
+    policy_args: dict[str, Any] = field(default_factory=dict)
+    dtype: Literal["bf16", "fp16", "fp32"] = "fp32"
+
+    workers: int | Literal["auto"] = "auto"  # 0: one simulator inside this process, for debugging
+    max_batch: int | Literal["auto"] = "auto"
+    max_wait_ms: float = 0.0
+    device: str = "auto"
+    compile: bool = False
+    deterministic: bool | Literal["auto"] = "auto"  # auto: on CPU
+    render: Literal["auto", "gpu", "cpu"] = "auto"
+    video: int | Literal["none", "failures", "all"] = "none"  # a number: the first episodes of each task
+    out: str | None = None
+    resume: bool = False
+    shard: tuple[int, int] | None = None  # (k, n): every n-th episode from the k-th, 1 <= k <= n
+    retries: int = 2  # after a worker's death or time-out; never after a failure
+    start_timeout_s: float = 120.0
+    reset_timeout_s: float = 300.0  # building the simulator included
+    step_timeout_s: float = 60.0  # one step; a chunk of n gets n times as long
+    display: DisplayName = "none"
+
+    @classmethod
+    def create(cls, **values: Any) -> EvalConfig:
+        """Validate keyword arguments as a config. Raises `UsageError` with one line that names the field."""
+        for name in values:
+            if name not in cls.__struct_fields__:
+                raise UsageError(f"unknown setting {name!r}{nearest(name, cls.__struct_fields__)}")
+        try:
+            config = msgspec.convert(values, cls, strict=False)
+        except msgspec.ValidationError as exc:
+            raise UsageError(f"bad setting: {exc}") from exc
+        config.validate()
+        return config
+
+    def validate(self) -> None:
+        """Raise `UsageError` where a value cannot be run."""
+        if not self.targets:
+            raise UsageError("no target: name at least one, e.g. metaworld:mt10 (see `rollout list`)")
+        limits = {"episodes": 1, "horizon": 1, "n_action_steps": 1, "workers": 0, "max_batch": 1, "max_wait_ms": 0,
+                  "retries": 0, "seed": 0, "video": 0}
+        for name, least in limits.items():
+            value = getattr(self, name)
+            if isinstance(value, int | float) and value < least:
+                raise UsageError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
+        for name in ("start_timeout_s", "reset_timeout_s", "step_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"--{name.removesuffix('_s').replace('_', '-')} must be above 0 seconds")
+        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
+            raise UsageError(f"--shard {self.shard[0]}/{self.shard[1]}: K/N needs 1 <= K <= N")
+        if self.resume and self.out is None:
+            raise UsageError("--resume needs --out DIR: the directory of the run to go on with")
+        if self.video != "none" and self.out is None:
+            raise UsageError("video needs an output directory: give out=DIR")
+
+    def fingerprint(self, policy: str) -> str:
+        """A hash over everything that affects results, and of no run-time knob."""
+        return blake2b(msgspec.json.encode(self.identity(policy), order="sorted"), digest_size=16).hexdigest()
+
+    def identity(self, policy: str) -> Mapping[str, Any]:
+        """What affects results, by name."""
+        return {name: msgspec.to_builtins(getattr(self, name)) for name in AFFECTS_RESULTS} | {"policy": policy}
+
+
+AFFECTS_RESULTS = ("targets", "episodes", "tasks", "seed", "horizon", "protocol", "options", "n_action_steps",
+                   "policy_args", "dtype")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"`, or the empty string where nothing is near."""
+    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {match[0]!r}?" if match else ""

@@ -1,0 +1,89 @@
+"""What a display is, and the counters that it polls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from rollout.types import EpisodeResult, EpisodeSpec
+
+__all__ = ["Counters", "Display", "RunPlan", "TaskCounters", "WorkerState"]
+
+
+class WorkerState(StrEnum):
+    """What a worker does right now."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUILDING = "building"  # first reset of a task: the simulator is being built
+    RESETTING = "resetting"
+    STEPPING = "stepping"
+    WAITING = "waiting"  # for the policy
+
+
+class TaskCounters(Struct):
+    """One task's progress."""
+
+    suite: str
+    task: str
+    instruction: str
+    planned: int
+    done: int = 0
+    successes: int = 0
+    failures: int = 0
+    errors: int = 0
+    active: int = 0
+
+
+class Counters(Struct):
+    """Everything that a display may show. The engine only ever adds to these numbers; displays poll them."""
+
+    tasks: dict[tuple[str, int], TaskCounters] = field(default_factory=dict)  # by (suite, task_id), in plan order
+    workers: list[WorkerState] = field(default_factory=list)
+    planned: int = 0
+    done: int = 0  # recorded by a resumed run's predecessor included
+    resumed: int = 0
+    steps: int = 0
+    decisions: int = 0
+    batches: int = 0
+    retries: int = 0
+    policy_busy_s: float = 0.0  # the policy thread inside infer
+    sim_busy_s: float = 0.0  # summed over workers: resetting, stepping, rendering
+    policy_wait_s: float = 0.0  # summed over workers: waiting for the policy
+    started_s: float = 0.0  # time.monotonic() when the first episode could start
+
+
+class RunPlan(Struct, frozen=True, kw_only=True):
+    """What is about to run, for a display's first lines."""
+
+    targets: tuple[str, ...]
+    policy: str
+    specs: Sequence[EpisodeSpec]
+    workers: int
+    out: str | None
+
+
+class Display(Protocol):
+    """Shows a run. `start`, then `refresh` as often as `interval_s` says, `episode` for each record, then `finish`.
+
+    A display never raises: a closed terminal must not cost an evaluation.
+    """
+
+    interval_s: float
+
+    def start(self, plan: RunPlan, counters: Counters) -> None: ...
+
+    def refresh(self) -> None: ...
+
+    def episode(self, result: EpisodeResult) -> None: ...
+
+    def note(self, message: str) -> None:
+        """Say one line above the progress: a warning, a worker's death, a retry."""
+        ...
+
+    def finish(self) -> None:
+        """Stop drawing and leave the terminal as it was found."""
+        ...

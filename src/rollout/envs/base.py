@@ -1,0 +1,76 @@
+"""What a simulator is. A new benchmark is one module with one such class and one `rollout.envs` entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from msgspec import Struct
+
+from rollout.types import EpisodeSpec, Observation, ObservationRequest, SuiteInfo, TaskInfo
+
+__all__ = ["Requirement", "Simulator", "Step"]
+
+
+class Step(Struct, frozen=True):
+    """What one action did."""
+
+    reward: float
+    terminated: bool
+    truncated: bool
+    success: bool | None  # the adapter's rule at this step; None: the environment said nothing about success
+    observation: Observation | None  # None unless it was asked for
+
+
+class Requirement(Struct, frozen=True):
+    """A module that must be importable, and the command that installs it."""
+
+    module: str
+    install: str
+
+
+class Simulator(Protocol):
+    """One task's simulator, living in a worker process.
+
+    The constructor must touch no GPU or GL: the simulator proper is built on the first `reset`. `reset` makes the
+    episode a function of `spec` alone, whatever was simulated before. An exception out of any method makes the episode
+    an error and the worker is replaced.
+    """
+
+    family: ClassVar[str]  # the part of a target before the colon
+    names: ClassVar[tuple[str, ...]]  # what may follow it, for `rollout list` and for suggestions; () where open-ended
+    aliases: ClassVar[Mapping[str, str]]  # other spellings of whole targets, e.g. libero_spatial
+    requires: ClassVar[tuple[Requirement, ...]]
+    options: ClassVar[Mapping[str, str]]  # what `--set` accepts: name -> one line that says what it does
+
+    info: TaskInfo  # complete once the first `reset` returned
+
+    @classmethod
+    def expand(cls, name: str) -> tuple[str, ...]:
+        """The suites that a target stands for: `("name",)`, or several for a group such as `libero:all`."""
+        ...
+
+    @classmethod
+    def describe(cls, name: str, options: Mapping[str, str]) -> SuiteInfo:
+        """List the tasks of suite `name`. Runs in a worker; may import the simulator. Raises `UsageError`."""
+        ...
+
+    def __init__(self, suite: SuiteInfo, task_id: int, options: Mapping[str, str]) -> None: ...
+
+    def reset(self, spec: EpisodeSpec, observe: ObservationRequest) -> Observation:
+        """Start the episode and return the first observation, of the keys that `observe` wants."""
+        ...
+
+    def step(self, action: Any, observe: bool) -> Step:
+        """Execute one action: an array in the action space's shape and dtype, or a nested value for nested spaces.
+
+        Where `observe` is false, nothing is rendered and `Step.observation` is None.
+        """
+        ...
+
+    def render(self) -> np.ndarray:
+        """The current frame for the video, uint8 (height, width, 3)."""
+        ...
+
+    def close(self) -> None: ...
