@@ -1,6 +1,7 @@
 """Gymnasium's spaces as data: the child describes what it has, the parent rebuilds it without the simulator.
 
-`describe` runs in the child and gives msgspec structs; `rebuild` gives back the `gymnasium.Space` that they describe.
+`describe` runs in the child and gives msgspec structs; `rebuild` gives back the `gymnasium.Space` that they
+describe.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from rollout.values import Array, pack_array, unpack_array
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["ArraySpace", "Box", "Choice", "Fields", "GraphSpace", "OneOf", "Repeated", "Space", "Text", "describe",
-           "rebuild"]
+__all__ = ["ArraySpace", "Box", "Choice", "Fields", "GraphSpace", "OneOf", "Repeated", "Space", "Text",
+           "describe", "rebuild"]
 
 
 class _Description(Struct, frozen=True, tag_field="kind", tag=str.lower):
@@ -24,16 +25,24 @@ class _Description(Struct, frozen=True, tag_field="kind", tag=str.lower):
 
 
 class Box(_Description, frozen=True):
-    """`Box`: an array of `shape` and `dtype` within `[low, high]` (arrays of the same shape, bounds inclusive)."""
+    """`Box`: an array of `shape` and `dtype` within `[low, high]` (arrays of that shape, bounds inclusive).
+
+    `unbounded` says which elements have no lower and which no upper limit where the dtype cannot say it: for
+    integers, `low` and `high` are then the dtype's own limits, and Gymnasium samples such elements differently.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     low: Array
     high: Array
+    unbounded: tuple[Array, Array] | None = None  # bool, of `shape`
 
 
 class Choice(_Description, frozen=True):
-    """`Discrete` (shape `()`), `MultiDiscrete` and `MultiBinary`: integers in `[start, start + n)`, elementwise."""
+    """`Discrete` (shape `()`), `MultiDiscrete` and `MultiBinary`: integers in `[start, start + n)` each.
+
+    `n` and `start` are int64, or uint64 where `dtype` is.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -67,8 +76,8 @@ class Repeated(_Description, frozen=True):
 class GraphSpace(_Description, frozen=True):
     """`Graph`: node and edge features."""
 
-    node: Box | Choice
-    edge: Box | Choice | None
+    node: Space
+    edge: Space | None
 
 
 class OneOf(_Description, frozen=True):
@@ -82,12 +91,13 @@ Space: TypeAlias = Union[Box, Choice, Text, Fields, Repeated, GraphSpace, OneOf]
 
 
 def describe(space: gymnasium.Space[Any]) -> Space:  # noqa: PLR0911
-    """Describe `space`. Raises `TypeError` where it is not one of Gymnasium's own spaces."""
+    """Describe `space`. Raises `TypeError` where it is none of Gymnasium's spaces, nor a subclass of one."""
     from gymnasium import spaces
 
     match space:
         case spaces.Box():
-            return Box(space.dtype.str, space.shape, pack_array(space.low), pack_array(space.high))
+            low, high = pack_array(space.low), pack_array(space.high)
+            return Box(space.dtype.str, space.shape, low, high, _unbounded(space))
         case spaces.Discrete():
             return _choice(space.dtype, np.asarray(space.n), np.asarray(space.start))
         case spaces.MultiDiscrete():
@@ -103,8 +113,8 @@ def describe(space: gymnasium.Space[Any]) -> Space:  # noqa: PLR0911
         case spaces.Sequence():
             return Repeated(describe(space.feature_space), space.stack)
         case spaces.Graph():
-            edge = None if space.edge_space is None else _array_space(space.edge_space)
-            return GraphSpace(_array_space(space.node_space), edge)
+            edge = None if space.edge_space is None else describe(space.edge_space)
+            return GraphSpace(describe(space.node_space), edge)
         case spaces.OneOf():
             return OneOf(tuple(map(describe, space.spaces)))
         case _:
@@ -112,27 +122,31 @@ def describe(space: gymnasium.Space[Any]) -> Space:  # noqa: PLR0911
 
 
 def rebuild(space: Space) -> gymnasium.Space[Any]:  # noqa: PLR0911
-    """The `gymnasium.Space` that `space` describes (imports gymnasium)."""
+    """The `gymnasium.Space` that `space` describes (imports gymnasium).
+
+    Equal to the original, but for `Dict` keys, which are strings here, and for `MultiBinary((k,))` and
+    `MultiDiscrete` of shape `()`, which become `MultiBinary(k)` and `Discrete`.
+    """
     from gymnasium import spaces
 
     match space:
         case Box():
-            low, high = unpack_array(space.low), unpack_array(space.high)
-            return spaces.Box(low, high, space.shape, np.dtype(space.dtype).type)
+            return _rebuild_box(space)
         case Choice(binary=True):
-            return spaces.MultiBinary(space.shape)
+            return spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape)
         case Choice(shape=()):
-            dtype = np.dtype(space.dtype).type
-            return spaces.Discrete(int(unpack_array(space.n)), start=int(unpack_array(space.start)), dtype=dtype)
+            n, start = int(unpack_array(space.n)), int(unpack_array(space.start))
+            return spaces.Discrete(n, start=start, dtype=np.dtype(space.dtype))
         case Choice():
-            dtype = np.dtype(space.dtype).type
-            return spaces.MultiDiscrete(unpack_array(space.n), dtype=dtype, start=unpack_array(space.start))
+            nvec, starts = unpack_array(space.n), unpack_array(space.start)
+            return spaces.MultiDiscrete(nvec, dtype=np.dtype(space.dtype), start=starts)
         case Text():
             return spaces.Text(space.max_length, min_length=space.min_length, charset=space.charset)
         case Fields(names=None):
             return spaces.Tuple(tuple(map(rebuild, space.spaces)))
         case Fields():
-            return spaces.Dict(dict(zip(space.names or (), map(rebuild, space.spaces), strict=True)))
+            # As pairs: Gymnasium sorts the keys of a plain dict.
+            return spaces.Dict(list(zip(space.names or (), map(rebuild, space.spaces), strict=True)))
         case Repeated():
             return spaces.Sequence(rebuild(space.space), stack=space.stack)
         case GraphSpace():
@@ -142,12 +156,24 @@ def rebuild(space: Space) -> gymnasium.Space[Any]:  # noqa: PLR0911
             return spaces.OneOf(tuple(map(rebuild, space.spaces)))
 
 
-def _array_space(space: gymnasium.Space[Any]) -> ArraySpace:
-    described = describe(space)
-    assert isinstance(described, Box | Choice)  # Gymnasium's Graph accepts nothing else
-    return described
+def _rebuild_box(space: Box) -> gymnasium.spaces.Box:
+    import gymnasium
+
+    low, high = unpack_array(space.low), unpack_array(space.high)
+    box = gymnasium.spaces.Box(low, high, space.shape, np.dtype(space.dtype))
+    if space.unbounded is not None:
+        below, above = map(unpack_array, space.unbounded)
+        box.bounded_below, box.bounded_above = ~below, ~above
+    return box
+
+
+def _unbounded(space: gymnasium.spaces.Box) -> tuple[Array, Array] | None:
+    if space.dtype.kind == "f" or space.is_bounded():
+        return None
+    return pack_array(~space.bounded_below), pack_array(~space.bounded_above)
 
 
 def _choice(dtype: Any, n: np.ndarray, start: np.ndarray, *, binary: bool = False) -> Choice:
-    int64 = np.int64
-    return Choice(np.dtype(dtype).str, n.shape, pack_array(n.astype(int64)), pack_array(start.astype(int64)), binary)
+    dtype = np.dtype(dtype)
+    wide = np.uint64 if dtype.kind == "u" and dtype.itemsize == 8 else np.int64
+    return Choice(dtype.str, n.shape, pack_array(n.astype(wide)), pack_array(start.astype(wide)), binary)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from rollout.spaces import Space
 
@@ -45,6 +45,17 @@ class SuiteInfo(Struct, frozen=True, kw_only=True):
     suite: str
     tasks: tuple[Task, ...]
     versions: dict[str, str] = {}
+
+    def task(self, task_id: int) -> Task:
+        """The task with this id. Raises `KeyError`."""
+        for task in self.tasks:
+            if task.task_id == task_id:
+                return task
+        raise KeyError(task_id)
+
+    def only(self, task_id: int) -> SuiteInfo:
+        """The suite with one of its tasks, as a worker needs it."""
+        return structs.replace(self, tasks=(self.task(task_id),))
 
 
 class TaskInfo(Struct, frozen=True, kw_only=True):

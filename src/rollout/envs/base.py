@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -33,18 +33,20 @@ class Requirement(Struct, frozen=True):
 class Simulator(Protocol):
     """One task's simulator, living in a worker process.
 
-    The constructor must touch no GPU or GL: the simulator proper is built on the first `reset`. `reset` makes the
-    episode a function of `spec` alone, whatever was simulated before. An exception out of any method makes the episode
-    an error and the worker is replaced.
+    The constructor touches no GPU or GL; `build` makes the simulator proper, once, before the first `reset`. `reset`
+    makes the episode a function of `spec` alone, whatever was simulated before. An exception out of `build` makes every
+    episode of the task an error, reported once; out of any other method, that episode.
     """
 
     family: ClassVar[str]  # the part of a target before the colon
     names: ClassVar[tuple[str, ...]]  # what may follow it, for `rollout list` and for suggestions; () where open-ended
     aliases: ClassVar[Mapping[str, str]]  # other spellings of whole targets, e.g. libero_spatial
     requires: ClassVar[tuple[Requirement, ...]]
-    options: ClassVar[Mapping[str, str]]  # what `--set` accepts: name -> one line that says what it does
+    options: ClassVar[Mapping[str, str]]  # what `--set` accepts: name -> one line that says what it does; "*": anything
+    needs_gl: ClassVar[Literal["always", "cameras", "never"]]  # when MuJoCo's rendering libraries must be there
+    worker_memory_gb: ClassVar[float]  # what one worker holds, for `--workers auto`
 
-    info: TaskInfo  # complete once the first `reset` returned
+    info: TaskInfo  # complete once `build` returned
 
     @classmethod
     def expand(cls, name: str) -> tuple[str, ...]:
@@ -57,6 +59,10 @@ class Simulator(Protocol):
         ...
 
     def __init__(self, suite: SuiteInfo, task_id: int, options: Mapping[str, str]) -> None: ...
+
+    def build(self) -> None:
+        """Build the simulator (seconds, for a LIBERO scene)."""
+        ...
 
     def reset(self, spec: EpisodeSpec, observe: ObservationRequest) -> Observation:
         """Start the episode and return the first observation, of the keys that `observe` wants."""

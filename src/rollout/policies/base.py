@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ class PolicySpec(Struct, frozen=True, kw_only=True):
     n_obs_steps: int = 1  # observations stacked along a new leading axis where > 1
     chunk_size: int = 1  # actions predicted at once
     n_action_steps: int | None = 1  # how many of them are executed; None: all that are returned
+    families: tuple[str, ...] | None = None  # simulator families that it can act in; None: any
 
     @property
     def observation_request(self) -> ObservationRequest:
@@ -69,6 +70,3 @@ class Policy(Protocol):
         """One action chunk a request, in order: arrays (chunk_size, action_dim), or (chunk_size,) for `Discrete`;
         for nested action spaces, sequences of `chunk_size` nested values."""
         ...
-
-
-PolicyArgs = Mapping[str, Any]

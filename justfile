@@ -1,0 +1,41 @@
+# `just` alone lists these. Everything runs in the environment that the README's first command makes.
+
+bin := if path_exists(".venv/bin") == "true" { justfile_directory() / ".venv/bin/" } else { "" }
+
+_default:
+    @just --list
+
+# MT10 with the scripted experts
+run *args="metaworld:mt10 --policy expert --episodes 3":
+    {{bin}}rollout run {{args}}
+
+# the test suite; `just test tests/engine` for a part of it
+test *args:
+    {{bin}}python -m pytest {{args}}
+
+# linter, formatter and types
+check:
+    {{bin}}ruff check .
+    {{bin}}ruff format --check .
+    {{bin}}mypy
+
+# mend what the linter and the formatter can
+fix:
+    {{bin}}ruff check --fix .
+    {{bin}}ruff format .
+
+# the benchmarks; each prints a table and writes JSON
+bench *args:
+    {{bin}}python benchmarks/transport.py {{args}}
+
+# train the example policy and evaluate it
+example:
+    {{bin}}python examples/train_mt10.py
+
+# build the documentation into site/
+docs:
+    {{bin}}mkdocs build --strict
+
+# the documentation with live reload
+docs-serve:
+    {{bin}}mkdocs serve

@@ -1,0 +1,200 @@
+"""The library: `evaluate`, `run`, and an `Engine` that keeps its simulators warm between evaluations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import msgspec
+from anyio.lowlevel import current_token
+
+from rollout.config import EvalConfig
+from rollout.display.base import Display
+from rollout.engine.slots import Slot
+from rollout.envs.base import Simulator
+from rollout.envs.registry import load_simulator, missing_requirement, resolve
+from rollout.errors import SimulatorError, UsageError, WorkerDied
+from rollout.evaluation import Evaluation
+from rollout.policies.load import as_policy, policy_name
+from rollout.rendering import choose_backend, worker_environment
+from rollout.resources import available_memory, usable_cores
+from rollout.results.report import Report
+from rollout.sim.processes import Forkserver
+from rollout.sim.worker import InlineWorker, TimeLimits, WorkerProcess
+from rollout.types import SuiteInfo
+
+__all__ = ["Engine", "evaluate", "run"]
+
+
+async def evaluate(policy: Any, targets: str | Sequence[str], *, display: Display | None = None,
+                   **settings: Any) -> Report:
+    """Evaluate `policy` on `targets` (e.g. `"libero:spatial"`); `settings` are the fields of `EvalConfig`.
+
+    `policy` is a spec string as on the command line, a `torch.nn.Module`, or any object with `infer`. Nothing is
+    written unless `out` names a directory. Raises `UsageError` before anything starts where a setting is wrong, and
+    `PolicyError` where the policy fails; simulators that fail become episodes with an error.
+    """
+    async with Engine(targets, **settings) as engine:
+        return await engine.evaluate(policy, display=display)
+
+
+def run(policy: Any, targets: str | Sequence[str], *, display: Display | None = None, **settings: Any) -> Report:
+    """`evaluate` without `await`, on an event loop of its own (uvloop where it is installed)."""
+    try:
+        current_token()
+    except anyio.NoEventLoopError:
+        pass
+    else:
+        raise UsageError("rollout.run() cannot be called inside a running event loop (a notebook has one): "
+                         "use `await rollout.evaluate(...)`")
+
+    async def main() -> Report:
+        return await evaluate(policy, targets, display=display, **settings)
+
+    return anyio.run(main, backend_options=loop_options())
+
+
+def loop_options() -> dict[str, Any]:
+    """anyio's options for the fastest event loop that is installed."""
+    import importlib.util
+
+    return {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
+
+
+class Engine:
+    """Simulator workers that outlive an evaluation: `async with Engine(config) as engine`.
+
+    Workers start when an evaluation needs them and keep what they have built, so that evaluating inside a training
+    loop pays for start-up once. One evaluation at a time.
+    """
+
+    def __init__(self, config: EvalConfig | str | Sequence[str], **settings: Any) -> None:
+        """`config`, or targets and `EvalConfig`'s fields. Raises `UsageError` where they cannot be run."""
+        if isinstance(config, EvalConfig):
+            self.config = msgspec.structs.replace(config, **settings)
+            self.config.validate()
+        else:
+            targets = (config,) if isinstance(config, str) else tuple(config)
+            self.config = EvalConfig.create(targets=targets, **settings)
+        self._suite_names = _resolve_targets(self.config.targets)
+        self._adapters = {family: _adapter(family) for family, _ in self._suite_names}
+        self._options = _options(self.config.options, self._adapters)
+        self._backend = choose_backend(self.config.render, os.environ)
+        self._slots: list[Slot] = []
+        self._suites: dict[str, SuiteInfo] = {}
+        self._evaluation: Evaluation | None = None
+
+    async def __aenter__(self) -> Self:
+        self._forkserver = None if self.config.workers == 0 else await Forkserver().__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None,
+                        traceback: TracebackType | None) -> None:
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as closing:
+                for slot in self._slots:
+                    closing.start_soon(slot.discard)
+            if self._forkserver is not None:
+                await self._forkserver.__aexit__(kind, exc, traceback)
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """The processes that are alive now, by slot."""
+        return tuple(slot.worker.pid for slot in self._slots if slot.worker is not None and slot.worker.pid)
+
+    async def evaluate(self, policy: Any, *, out: str | Path | None = None, display: Display | None = None) -> Report:
+        """Run the plan with `policy`; see `rollout.evaluate`. `out` overrides the config's for this evaluation."""
+        assert self._evaluation is None, "one evaluation at a time"
+        config = self.config if out is None else msgspec.structs.replace(self.config, out=str(out))
+        with as_policy(policy, config) as adapted:
+            self._check_policy(adapted.spec.families, policy_name(policy))
+            self._evaluation = Evaluation(config, adapted, policy_name(policy), self._backend, self._adapters, display)
+            self._evaluation.check()
+            try:
+                suites = await self._describe()
+                self._evaluation.plan(suites)
+                self._evaluation.open(self._ready_slots(self._evaluation.n_episodes))
+                return await self._evaluation.run(self._options)
+            finally:
+                self._evaluation = None
+
+    def interrupt(self) -> bool:
+        """End the evaluation that is running: it returns a report of what it measured. False where none has begun."""
+        return self._evaluation is not None and self._evaluation.interrupt()
+
+    async def describe(self) -> Mapping[str, SuiteInfo]:
+        """The suites of this engine's targets, with their tasks."""
+        return await self._describe()
+
+    async def _describe(self) -> dict[str, SuiteInfo]:
+        for family, name in self._suite_names:
+            suite = f"{family}:{name}"
+            if suite not in self._suites:
+                slot = self._slot(0)
+                try:
+                    worker = await slot.ready(family, self._options[family])
+                    self._suites[suite] = await worker.describe(name)
+                except SimulatorError as exc:
+                    raise UsageError(f"{suite}: its tasks could not be listed: {exc}") from exc
+                except WorkerDied as exc:
+                    raise UsageError(f"{suite}: {exc} while listing its tasks") from exc
+        return {f"{family}:{name}": self._suites[f"{family}:{name}"] for family, name in self._suite_names}
+
+    def _check_policy(self, families: tuple[str, ...] | None, name: str) -> None:
+        for family in self._adapters:
+            if families is not None and family not in families:
+                raise UsageError(f"policy {name!r} cannot act in {family}: it knows {', '.join(families)}")
+
+    def _ready_slots(self, n_episodes: int) -> list[Slot]:
+        wanted = self.config.workers if self.config.workers != "auto" else self._auto_workers()
+        return [self._slot(index) for index in range(max(1, min(wanted, n_episodes)))]
+
+    def _auto_workers(self) -> int:
+        """Twice the cores, so that they never idle while episodes wait for the policy; less where memory says so."""
+        each = max(adapter.worker_memory_gb for adapter in self._adapters.values())
+        return max(1, min(2 * usable_cores(), int(available_memory() * 0.8 / (each * 1e9))))
+
+    def _slot(self, index: int) -> Slot:
+        while len(self._slots) <= index:
+            self._slots.append(Slot(len(self._slots), self._spawn))
+        return self._slots[index]
+
+    def _spawn(self, index: int) -> WorkerProcess | InlineWorker:
+        config = self.config
+        limits = TimeLimits(start=config.start_timeout_s, reset=config.reset_timeout_s, step=config.step_timeout_s)
+        environ = worker_environment(self._backend, index)
+        if self._forkserver is None:
+            return InlineWorker(index, limits, environ)
+        return WorkerProcess(index, self._forkserver, limits, environ)
+
+
+def _resolve_targets(targets: Sequence[str]) -> list[tuple[str, str]]:
+    """(family, suite name) of every suite, each once, in the order given."""
+    pairs = [(family, name) for target in targets for family, names in (resolve(target),) for name in names]
+    return list(dict.fromkeys(pairs))
+
+
+def _adapter(family: str) -> type[Simulator]:
+    adapter = load_simulator(family)
+    missing = missing_requirement(adapter)
+    if missing is not None:
+        raise UsageError(missing)
+    return adapter
+
+
+def _options(given: Mapping[str, str], adapters: Mapping[str, type[Simulator]]) -> dict[str, dict[str, str]]:
+    """`--set` by family. Raises `UsageError` for an option that no family of the run has."""
+    from rollout.config import nearest
+
+    for name in given:
+        known = [option for adapter in adapters.values() for option in adapter.options]
+        if name not in known and "*" not in known:
+            raise UsageError(f"--set {name}: no such option{nearest(name, known)} (known: {', '.join(sorted(known))})")
+    return {
+        family: {name: value for name, value in given.items() if name in adapter.options or "*" in adapter.options}
+        for family, adapter in adapters.items()
+    }

@@ -1,0 +1,189 @@
+"""The command line: arguments → `EvalConfig` → `evaluate`, and exit codes.
+
+0 every episode measured; 1 some episodes are errors, or the policy failed; 2 bad usage, one line and no traceback;
+130 interrupted (143 by SIGTERM), partial results kept.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import anyio
+import click
+from anyio.abc import TaskStatus
+
+from rollout.arguments import Suggesting, run_options, settings
+from rollout.config import DisplayName, EvalConfig
+from rollout.errors import PolicyError, ResultsError, RolloutError, UsageError
+from rollout.results.report import Report
+from rollout.types import SuiteInfo
+
+__all__ = ["main"]
+
+EXIT_ERRORS, EXIT_USAGE = 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of the `rollout` command."""
+    # As `python -m` does: policies and environments beside the user's feet are importable.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        code = cli.main(args=None if argv is None else list(argv), prog_name="rollout", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as exc:
+        click.echo(exc.format_message())
+        code = EXIT_USAGE
+    except click.ClickException as exc:
+        code = _say(exc.format_message().replace("\n", " "), EXIT_USAGE)
+    except UsageError as exc:
+        code = _say(str(exc), EXIT_USAGE)
+    except PolicyError as exc:
+        if exc.__cause__ is not None:
+            traceback.print_exception(exc.__cause__)
+        code = _say(str(exc), EXIT_ERRORS)
+    except ResultsError as exc:
+        code = _say(str(exc), EXIT_ERRORS)
+    except (KeyboardInterrupt, click.Abort):
+        code = _say("interrupted", 128 + signal.SIGINT)
+    _leave(code if isinstance(code, int) else 0)
+
+
+def _say(message: str, code: int) -> int:
+    click.echo(f"rollout: {message}", err=True)
+    return code
+
+
+def _leave(code: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except OSError:  # the reader of a pipe went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+@click.group(cls=Suggesting, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rollout-engine", prog_name="rollout")
+def cli() -> None:
+    """How often does your policy succeed? Evaluate it on LIBERO, Meta-World or any Gymnasium environment."""
+
+
+@cli.command()
+@click.argument("targets", nargs=-1, metavar="TARGET…")
+@run_options
+def run(targets: tuple[str, ...], **options: Any) -> int:
+    """Evaluate a policy on one or more targets, e.g.
+
+    rollout run metaworld:mt10 --policy expert --episodes 3
+    """
+    policy, values = settings(targets, options)
+    config = EvalConfig.create(**values)
+    from rollout.api import loop_options
+
+    return anyio.run(_run, config, policy, backend_options=loop_options())
+
+
+async def _run(config: EvalConfig, policy: str) -> int:
+    from rollout.api import Engine
+    from rollout.display.select import create_display
+
+    display = create_display(_display(config), sys.stdout)
+    stop = _Stop()
+    report: Report | None = None
+    error: RolloutError | None = None
+    async with Engine(config) as engine, anyio.create_task_group() as tasks:
+        await tasks.start(stop.watch, engine, tasks.cancel_scope)
+        try:
+            report = await engine.evaluate(policy, display=display)
+        except RolloutError as exc:  # out of the task group as itself, not as a group of one
+            error = exc
+        tasks.cancel_scope.cancel()
+    if error is not None:
+        raise error
+    if report is not None:
+        _print_report(report, config)
+    if stop.received is not None:
+        return _say(stop.farewell(report is not None and report.out is not None), 128 + stop.received)
+    return EXIT_ERRORS if report is None or report.summary.overall.n_error else 0
+
+
+def _display(config: EvalConfig) -> DisplayName:
+    """With `--workers 0` the terminal belongs to the debugger."""
+    return "plain" if config.workers == 0 and config.display in ("auto", "live") else config.display
+
+
+class _Stop:
+    """The first signal keeps what is done, the second one ends everything at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+
+    async def watch(self, engine: Any, scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            task_status.started()
+            async for number in signals:
+                if self.received is not None:
+                    os._exit(128 + self.received)  # the forkserver sees it, and kills every worker
+                self.received = number
+                if not engine.interrupt():
+                    scope.cancel()
+
+    def farewell(self, kept: bool) -> str:
+        name = signal.Signals(self.received or 0).name
+        return f"stopped by {name}" + ("; go on with --resume and the same --out" if kept else "")
+
+
+def _print_report(report: Report, config: EvalConfig) -> None:
+    if config.display in ("json", "none"):
+        return
+    from rich.console import Console
+
+    from rollout.display.table import print_summary
+
+    console = Console()
+    try:
+        print_summary(report.summary, console)
+        if report.out is not None:
+            console.print(f"results in {report.out}", highlight=False, soft_wrap=True)
+    except OSError:
+        pass  # a closed terminal must not cost the exit code
+
+
+@cli.command(name="list")
+@click.argument("target", required=False)
+def list_(target: str | None) -> None:
+    """List what can be run: families, suites and policies, or the tasks of TARGET."""
+    from rich.console import Console
+
+    from rollout.envs.registry import families
+    from rollout.listing import print_catalogue, print_tasks
+
+    console = Console()
+    if target is None or target in families():
+        print_catalogue(console, target)
+        return
+    for suite in anyio.run(_describe, target):
+        print_tasks(console, suite)
+
+
+async def _describe(target: str) -> Sequence[SuiteInfo]:
+    from rollout.api import Engine
+
+    async with Engine(target) as engine:
+        return tuple((await engine.describe()).values())
+
+
+@cli.command()
+def doctor() -> int:
+    """Check this machine: rendering libraries, assets, versions, memory; each finding with its fix."""
+    from rich.console import Console
+
+    from rollout.doctor import diagnose, print_findings
+
+    findings = diagnose()
+    print_findings(findings, Console())
+    return EXIT_ERRORS if any(finding.level == "error" for finding in findings) else 0

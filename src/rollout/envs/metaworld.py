@@ -1,0 +1,189 @@
+"""Meta-World (`metaworld:<benchmark | difficulty | task>`), evaluated as `lerobot-eval` does it."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, ClassVar, Final, Literal
+
+import numpy as np
+
+from rollout.config import nearest
+from rollout.envs.base import Requirement, Step
+from rollout.envs.metaworld_tasks import BENCHMARKS, CAMERAS, DIFFICULTIES, INSTRUCTIONS
+from rollout.envs.observations import ENVIRONMENT_STATE, STATE, bounded, check_keys, image, image_key, vector
+from rollout.envs.options import one_of, whole_number
+from rollout.errors import UsageError
+from rollout.types import EpisodeSpec, Observation, ObservationRequest, SuiteInfo, Task, TaskInfo
+
+__all__ = ["MetaWorldSimulator"]
+
+HORIZON: Final = 500
+FPS: Final = 80
+
+
+class MetaWorldSimulator:
+    """One Meta-World v3 task (Yu et al. 2019) with a new goal and object placement for every episode.
+
+    Observations: `observation.images.<camera>`, uint8 (height, width, 3), by default `corner2` at 480 x 480;
+    `observation.state`, float32 (4,): hand position in metres and gripper opening;
+    `observation.environment_state`, float32 (39,): all that Meta-World tells, the goal included, which its
+    scripted experts need. `ml10` and `ml45` have it too, although they hide the goal from a meta-learner: a
+    policy that must not know it reads `observation.state`. LeRobot calls its one camera `observation.image`;
+    here it is named as every other.
+
+    Actions: float32 (4,) in [-1, 1]: displacement of the hand (1 is 1 cm) and gripper effort.
+
+    The semantics are those of huggingface/lerobot, src/lerobot/envs/metaworld.py: the goal-observable
+    environment, drawing its random vector from its own generator, which is seeded with the episode's seed
+    before the reset; camera `corner2` moved to [0.75, 0.075, 0.7] and turned upright; the first success ends
+    the episode.
+    """
+
+    family: ClassVar[str] = "metaworld"
+    names: ClassVar[tuple[str, ...]] = (*BENCHMARKS, *DIFFICULTIES, *INSTRUCTIONS)
+    aliases: ClassVar[Mapping[str, str]] = {
+        f"metaworld:{task.removesuffix('-v3')}": f"metaworld:{task}" for task in INSTRUCTIONS
+    }
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement("metaworld", "pip install 'rollout-engine[metaworld]'"),
+    )
+    options: ClassVar[Mapping[str, str]] = {
+        "camera": f"the camera of observation.images.<camera>: {', '.join(CAMERAS)} (default {CAMERAS[0]})",
+        "height": "height of its pictures in pixels (default 480)",
+        "width": "width of its pictures in pixels (default 480)",
+    }
+
+    needs_gl: ClassVar[Literal["always", "cameras", "never"]] = "cameras"
+    worker_memory_gb: ClassVar[float] = 0.3
+
+    info: TaskInfo
+
+    @classmethod
+    def expand(cls, name: str) -> tuple[str, ...]:
+        """The suite called `name`; a task may leave out its `-v3`. Raises `UsageError`."""
+        for known in (name, f"{name}-v3"):
+            if known in cls.names:
+                return (known,)
+        hint = nearest(name, cls.names)
+        raise UsageError(f"metaworld has no suite {name!r}{hint} (see `rollout list metaworld`)")
+
+    @classmethod
+    def describe(cls, name: str, options: Mapping[str, str]) -> SuiteInfo:
+        """List the tasks of a benchmark (in Meta-World's order), a difficulty (in LeRobot's), or one task."""
+        _parse(options)
+        [name] = cls.expand(name)
+        tasks = tuple(
+            Task(task=task, task_id=task_id, instruction=INSTRUCTIONS[task], horizon=HORIZON)
+            for task_id, task in enumerate(_tasks(name))
+        )
+        versions = {package: version(package) for package in ("metaworld", "mujoco")}
+        return SuiteInfo(suite=f"metaworld:{name}", tasks=tasks, versions=versions)
+
+    def __init__(self, suite: SuiteInfo, task_id: int, options: Mapping[str, str]) -> None:
+        self._camera, height, width = _parse(options)
+        self._size = (height, width)
+        self._image_key = image_key(self._camera)
+        task = suite.tasks[task_id]
+        self.info = TaskInfo(
+            suite=suite.suite, task=task.task, task_id=task_id, instruction=task.instruction,
+            horizon=task.horizon, fps=FPS,
+            action_space=bounded(-np.ones(4, np.float32), np.ones(4, np.float32)),
+            observation_space={
+                self._image_key: image(height, width),
+                STATE: vector(4),
+                ENVIRONMENT_STATE: vector(39),
+            },
+            success_rule="Meta-World's own success signal, at any step",
+        )
+        self._observe = ObservationRequest()
+        self._frame: np.ndarray | None = None  # of the present step, once something asked for it
+        self._env: Any = None
+
+    def build(self) -> None:
+        """Load the task's model. No GL is touched before the first picture is asked for."""
+        from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+        from metaworld.types import Task as Goal
+
+        height, width = self._size
+        task = self.info.task
+        environment = ALL_V3_ENVIRONMENTS[task]
+        env = environment(render_mode="rgb_array", camera_name=self._camera, height=height, width=width)
+        # What `MT1(task, seed=42)` and `set_task(train_tasks[0])` leave behind, without MT1's second
+        # environment and the 50 goals that it draws there: every episode draws its own (0.14 s, not 0.75 s).
+        goal = {"rand_vec": None, "env_cls": environment, "partially_observable": False}
+        env.set_task(Goal(task, pickle.dumps(goal)))
+        env._freeze_rand_vec = False
+        env.seeded_rand_vec = True
+        env.model.camera("corner2").pos[:] = (0.75, 0.075, 0.7)
+        self._env = env
+
+    def reset(self, spec: EpisodeSpec, observe: ObservationRequest) -> Observation:
+        """Seed all that Meta-World could draw from, then reset. Raises `UsageError` for an unknown key."""
+        check_keys(observe, self.info)
+        random.seed(spec.seed)
+        np.random.seed(spec.seed % 2**32)
+        self._env.seed(spec.seed)
+        self._env.max_path_length = spec.horizon  # it refuses to step beyond, whatever --horizon says
+        self._observe = observe
+        self._frame = None
+        state, _ = self._env.reset()
+        return self._observation(state)
+
+    def step(self, action: Any, observe: bool) -> Step:
+        """Execute a float32 (4,) action; success terminates the episode."""
+        state, reward, _, truncated, info = self._env.step(action)
+        self._frame = None
+        success = bool(info["success"])
+        observation = self._observation(state) if observe else None
+        return Step(float(reward), success, bool(truncated), success, observation)
+
+    def render(self) -> np.ndarray:
+        """The picture that a policy would see now: uint8 (height, width, 3)."""
+        if self._frame is None:
+            picture = self._env.render()
+            # LeRobot turns this camera, which hangs upside down, and no other.
+            self._frame = np.ascontiguousarray(picture[::-1, ::-1] if self._camera == "corner2" else picture)
+        return self._frame
+
+    def close(self) -> None:
+        """Free the simulator and its GL context."""
+        env, self._env, self._frame = self._env, None, None
+        if env is not None:
+            env.close()
+
+    def _observation(self, state: np.ndarray) -> Observation:
+        wants = self._observe.wants
+        observation: Observation = {}
+        if wants(self._image_key):
+            observation[self._image_key] = self.render()
+        if wants(STATE):
+            observation[STATE] = state[:4].astype(np.float32)
+        if wants(ENVIRONMENT_STATE):
+            observation[ENVIRONMENT_STATE] = state.astype(np.float32)
+        if wants("task"):
+            observation["task"] = self.info.instruction
+        return observation
+
+
+def _tasks(name: str) -> tuple[str, ...]:
+    if name in INSTRUCTIONS:
+        return (name,)
+    if name in DIFFICULTIES:
+        return DIFFICULTIES[name]
+    from metaworld import env_dict
+
+    table, split = BENCHMARKS[name]
+    tasks = getattr(env_dict, table)
+    return tuple(tasks if split is None else tasks[split])
+
+
+def _parse(options: Mapping[str, str]) -> tuple[str, int, int]:
+    """The camera, its height and its width."""
+    return (
+        one_of(options, "camera", CAMERAS),
+        whole_number(options, "height", 480, least=16, most=4096),
+        whole_number(options, "width", 480, least=16, most=4096),
+    )

@@ -1,0 +1,203 @@
+"""One evaluation, from its checks to its report: plan, journal, run, summary."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rollout.config import EvalConfig
+from rollout.display.base import Counters, Display, RunPlan, TaskCounters, WorkerState
+from rollout.display.select import NullDisplay
+from rollout.engine.engine import Run, RunSettings, count
+from rollout.engine.slots import Slot
+from rollout.envs.base import Simulator
+from rollout.errors import ResultsError, UsageError
+from rollout.plan import plan_episodes, shard, video_request
+from rollout.policies.base import Policy
+from rollout.rendering import Backend, require_rendering
+from rollout.results.export import write_eval_info
+from rollout.results.header import Header
+from rollout.results.journal import Journal, holds_journal
+from rollout.results.report import Report
+from rollout.results.summary import Timing, bound_by, summarize, write_summary
+from rollout.sim.video import require_encoder, video_path
+from rollout.types import EpisodeResult, EpisodeSpec, SuiteInfo, VideoRequest
+from rollout.values import Value
+
+__all__ = ["Evaluation"]
+
+AUTO_MAX_BATCH = 64
+PACKAGES = ("rollout-engine", "torch", "gymnasium", "numpy", "mujoco")
+
+
+class Evaluation:
+    """`check`, `plan`, `open`, `run`, in this order."""
+
+    def __init__(self, config: EvalConfig, policy: Policy, policy_name: str, backend: Backend,
+                 adapters: Mapping[str, type[Simulator]], display: Display | None) -> None:
+        self._config, self._policy, self._policy_name = config, policy, policy_name
+        self._backend, self._adapters = backend, adapters
+        self._display: Display = display or NullDisplay()
+        self._counters = Counters()
+        self._results: dict[tuple[str, int, int], EpisodeResult] = {}
+        self._journal: Journal | None = None
+        self._run: Run | None = None
+        self._interrupted = False
+
+    @property
+    def n_episodes(self) -> int:
+        """How many episodes this run's share of the plan has."""
+        return len(self._specs)
+
+    def check(self) -> None:
+        """What can be known before any worker starts. Raises `UsageError`."""
+        config = self._config
+        if config.out is not None and not config.resume and holds_journal(Path(config.out)):
+            raise UsageError(f"{config.out} already holds a run: use --resume to go on with it, or another --out")
+        if config.video != "none":
+            require_encoder()
+        if self._renders():
+            require_rendering(self._backend)
+
+    def plan(self, suites: Mapping[str, SuiteInfo]) -> None:
+        """Fix what will run. Raises `UsageError`."""
+        self._suites = suites
+        self._specs = shard(plan_episodes(suites.values(), self._config), self._config.shard)
+
+    def open(self, slots: list[Slot]) -> None:
+        """Open the results directory and take over what a resumed run finds there. Raises `UsageError`."""
+        self._slots = slots
+        for spec in self._specs:
+            self._counters.tasks.setdefault((spec.suite, spec.task_id), self._task_counters(spec)).planned += 1
+        self._counters.planned = len(self._specs)
+        self._counters.workers = [WorkerState.IDLE] * len(slots)
+        if self._config.out is None:
+            return
+        try:
+            opener = Journal.resume if self._config.resume else Journal.create
+            self._journal = opener(Path(self._config.out), self._header())
+        except ResultsError as exc:
+            raise UsageError(str(exc)) from exc
+        planned = {(spec.suite, spec.task_id, spec.episode) for spec in self._specs}
+        for result in self._journal.recorded:
+            if result.key in planned:
+                self._results[result.key] = result
+                count(self._counters, result)
+        self._counters.resumed = self._counters.done
+
+    async def run(self, options: Mapping[str, Mapping[str, str]]) -> Report:
+        """Measure what is not on record yet. The results are written whatever ends the run."""
+        todo = [spec for spec in self._specs if (spec.suite, spec.task_id, spec.episode) not in self._results]
+        display = self._display
+        display.start(self._run_plan(), self._counters)
+        for note in self._journal.notes if self._journal else ():
+            display.note(note)
+        began = time.monotonic()
+        self._run = Run(todo, self._policy, self._settings(options), self._counters, self._record, display)
+        try:
+            await self._run.execute(self._slots)
+        finally:
+            display.finish()
+            report = self._finish(time.monotonic() - began)
+        return report
+
+    def interrupt(self) -> bool:
+        """Stop; `run` returns what was measured. False where it has not begun."""
+        if self._run is None:
+            return False
+        self._interrupted = True
+        self._run.stop()
+        return True
+
+    def _record(self, result: EpisodeResult, actions: Value | None) -> None:
+        if self._journal is not None:
+            self._journal.append(result, actions)
+        self._results[result.key] = result
+
+    def _finish(self, wall_s: float) -> Report:
+        order = [(spec.suite, spec.task_id, spec.episode) for spec in self._specs]
+        episodes = tuple(self._results[key] for key in order if key in self._results)
+        instructions = {key: task.instruction for key, task in self._counters.tasks.items()}
+        timing = self._timing(wall_s)
+        summary = summarize(episodes, len(order), instructions, timing)
+        out = None
+        if self._journal is not None:
+            out = self._journal.out
+            with self._journal as journal:
+                if summary.complete:
+                    journal.seal(order)
+                write_summary(out, summary)
+                write_eval_info(out, episodes, timing)
+        return Report(summary=summary, episodes=episodes, out=out, interrupted=self._interrupted)
+
+    def _timing(self, wall_s: float) -> Timing:
+        counters = self._counters
+        wall = max(wall_s, 1e-9)
+        measured = counters.done - counters.resumed
+        busy = min(1.0, counters.policy_busy_s / wall)
+        utilisation = min(1.0, counters.sim_busy_s / (wall * max(1, len(counters.workers))))
+        return Timing(
+            wall_s=wall_s,
+            episodes_per_s=measured / wall if measured else None,
+            steps_per_s=counters.steps / wall if counters.steps else None,
+            decisions=counters.decisions,
+            steps=counters.steps,
+            mean_batch=counters.decisions / counters.batches if counters.batches else None,
+            policy_busy=busy,
+            worker_utilisation=utilisation,
+            bound_by=bound_by(startup=0.0, policy_busy=busy, worker_utilisation=utilisation),
+        )
+
+    def _settings(self, options: Mapping[str, Mapping[str, str]]) -> RunSettings:
+        config = self._config
+        return RunSettings(
+            suites=self._suites, options=options, n_action_steps=config.n_action_steps,
+            max_batch=AUTO_MAX_BATCH if config.max_batch == "auto" else config.max_batch,
+            max_wait_s=config.max_wait_ms / 1e3, retries=config.retries, inline=config.workers == 0,
+            video=self._video,
+        )
+
+    def _video(self, spec: EpisodeSpec) -> VideoRequest | None:
+        if self._config.out is None:
+            return None
+        return video_request(spec, self._config, video_path(Path(self._config.out), spec))
+
+    def _renders(self) -> bool:
+        """Whether any worker will need MuJoCo's rendering libraries."""
+        needs = {adapter.needs_gl for adapter in self._adapters.values()}
+        keys = self._policy.spec.observation_keys
+        cameras = keys is None or any(key.startswith("observation.image") for key in keys)
+        return "always" in needs or ("cameras" in needs and (cameras or self._config.video != "none"))
+
+    def _task_counters(self, spec: EpisodeSpec) -> TaskCounters:
+        instruction = self._suites[spec.suite].task(spec.task_id).instruction
+        return TaskCounters(suite=spec.suite, task=spec.task, instruction=instruction, planned=0)
+
+    def _run_plan(self) -> RunPlan:
+        config = self._config
+        return RunPlan(targets=config.targets, policy=self._policy_name, specs=self._specs,
+                       workers=len(self._slots), out=config.out)
+
+    def _header(self) -> Header:
+        versions = {"python": platform.python_version()} | _versions()
+        for suite in self._suites.values():
+            versions |= suite.versions
+        config = self._config
+        return Header(
+            config=dict(config.identity(self._policy_name)), fingerprint=config.fingerprint(self._policy_name),
+            policy=self._policy_name, versions=versions, gl=self._backend.name if self._renders() else None,
+            protocol=config.protocol, planned=len(self._specs), shard=config.shard,
+        )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

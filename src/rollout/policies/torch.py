@@ -1,0 +1,100 @@
+"""Any `torch.nn.Module` as a policy: batched tensors in, action chunks out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from rollout.config import EvalConfig
+from rollout.errors import UsageError
+from rollout.policies.base import PolicySpec, Request, Session
+from rollout.types import EpisodeSpec, TaskInfo
+
+__all__ = ["TorchPolicy", "collate"]
+
+BLOCK: Final = 8
+"""Rows of a deterministic forward. Matrix kernels differ with the batch size, so every forward gets the same one."""
+
+_DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class TorchPolicy:
+    """Wraps a module that maps a dict of batched tensors to actions.
+
+    The module gets one entry per observation key: images (B, C, H, W) in [0, 1] (uint8 NHWC on the way to the device),
+    other arrays (B, …), floating ones in the policy's dtype; with `n_obs_steps` > 1 a time axis follows B; text and
+    nested values as lists of B. It returns (B, action_dim) or (B, chunk_size, action_dim). Its attribute `spec` (a
+    `PolicySpec`), where it has one, says what it reads and how many actions of a chunk are executed; otherwise it
+    reads everything and the whole chunk is executed.
+    """
+
+    def __init__(self, module: torch.nn.Module, *, device: torch.device, dtype: torch.dtype, block: int | None) -> None:
+        self.spec: PolicySpec = getattr(module, "spec", PolicySpec(n_action_steps=None))
+        self._module, self._device, self._dtype = module, device, dtype
+        self._block = block  # rows of every forward; None: as many as there are
+        self._opener = getattr(module, "open_session", None)
+
+    @classmethod
+    @contextmanager
+    def evaluating(cls, module: torch.nn.Module, config: EvalConfig) -> Iterator[TorchPolicy]:
+        """Move the module to the device and into evaluation mode; its mode is given back at the end."""
+        device = _device(config.device)
+        deterministic = device.type == "cpu" if config.deterministic == "auto" else config.deterministic
+        was_training = module.training
+        module.to(device, _DTYPES[config.dtype] if config.dtype != "fp32" else None).eval()
+        run: Any = torch.compile(module) if config.compile else module
+        try:
+            yield cls(run, device=device, dtype=_DTYPES[config.dtype], block=BLOCK if deterministic else None)
+        finally:
+            module.train(was_training)
+
+    def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
+        """The module's own session where it defines `open_session`."""
+        return None if self._opener is None else self._opener(episode, task)
+
+    def infer(self, requests: Sequence[Request]) -> Sequence[np.ndarray]:
+        """One forward for all, or one per block of fixed size."""
+        size = self._block or len(requests)
+        chunks: list[np.ndarray] = []
+        for start in range(0, len(requests), size):
+            rows = list(requests[start : start + size])
+            padded = rows + [rows[-1]] * (size - len(rows))
+            chunks.extend(self._forward(padded)[: len(rows)])
+        return chunks
+
+    @torch.inference_mode()
+    def _forward(self, requests: Sequence[Request]) -> np.ndarray:
+        actions = self._module(collate([request.observation for request in requests], self._device, self._dtype))
+        if not isinstance(actions, torch.Tensor) or actions.ndim < 1 or actions.shape[0] != len(requests):
+            shape = tuple(actions.shape) if isinstance(actions, torch.Tensor) else type(actions).__name__
+            raise TypeError(f"the module returned {shape} for a batch of {len(requests)}: expected a tensor (B, …)")
+        result: np.ndarray = (actions.float() if actions.is_floating_point() else actions).cpu().numpy()
+        return result
+
+
+def collate(observations: Sequence[dict[str, Any]], device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Stack observations along a new leading axis. Raises `ValueError` where shapes differ within the batch."""
+    return {key: _stack(key, [each[key] for each in observations], device, dtype) for key in observations[0]}
+
+
+def _stack(key: str, values: list[Any], device: torch.device, dtype: torch.dtype) -> Any:
+    if not isinstance(values[0], np.ndarray):
+        return values
+    tensor = torch.from_numpy(np.stack(values)).to(device)
+    if key.startswith("observation.images."):
+        return tensor.movedim(-1, -3).to(dtype) / 255 if tensor.dtype == torch.uint8 else tensor
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    except RuntimeError as exc:
+        raise UsageError(f"--device {name}: not a device; try cpu, cuda, cuda:1") from exc
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"--device {name}: CUDA is not available here; use --device cpu")
+    return device

@@ -1,0 +1,101 @@
+"""What this machine lets us use: cores and memory, within the limits of control groups (v1 and v2)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from math import ceil, inf
+from pathlib import Path
+
+__all__ = ["available_memory", "usable_cores", "workers_that_fit"]
+
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
+
+_SHARE_FOR_WORKERS = 0.8  # the rest is the parent's, whose policy has to fit too
+
+
+def usable_cores(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
+    """How many cores this process may keep busy: its affinity, and its control groups' CPU quota; at least 1.
+
+    A fractional quota is rounded up: the last worker then shares a core.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = (_cpu_quota(directory) for directory in _directories("cpu", proc, cgroup))
+    return max(1, ceil(min((affinity, *quotas))))
+
+
+def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
+    """Bytes that can be allocated without swapping or being killed for it.
+
+    The machine's available memory, or what a control group's limit leaves, whichever is less. File cache that
+    the kernel would give back counts as free in both.
+    """
+    left = (_memory_left(directory) for directory in _directories("memory", proc, cgroup))
+    return max(0, int(min((_machine_memory(proc), *left))))
+
+
+def workers_that_fit(memory: int, worker_gb: float) -> int:
+    """How many workers of `worker_gb` (1e9 bytes) each fit into `memory` bytes beside the parent; it can be 0."""
+    return int(memory * _SHARE_FOR_WORKERS / (worker_gb * 1e9))
+
+
+def _machine_memory(proc: Path) -> float:
+    for line in _read(proc / "meminfo").splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _directories(controller: str, proc: Path, cgroup: Path) -> Iterator[Path]:
+    """The control groups that hold this process, of one controller, from its own up to the root.
+
+    A limit may stand at any level. In a container the path that `/proc` tells can be the host's: levels that
+    do not exist are skipped, and the mounted root is then the container's own group.
+    """
+    for line in _read(proc / "self" / "cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            roots = [cgroup, cgroup / "unified"]  # version 2, alone or beside version 1
+        elif controller in controllers.split(","):
+            roots = [cgroup / controller, cgroup / controllers]
+        else:
+            continue
+        names = [name for name in path.split("/") if name not in ("", "..")]
+        for root in roots:
+            for depth in range(len(names), -1, -1):
+                directory = root.joinpath(*names[:depth])
+                if directory.is_dir():
+                    yield directory
+
+
+def _cpu_quota(directory: Path) -> float:
+    """In cores; infinite where there is none."""
+    quota, _, period = _read(directory / "cpu.max").strip().partition(" ")
+    if not quota:
+        quota, period = (_read(directory / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else inf
+
+
+def _memory_left(directory: Path) -> float:
+    """What the group may still use, in bytes; infinite where it has no limit."""
+    limits = [text for name in ("memory.max", "memory.high", "memory.limit_in_bytes")
+              if (text := _read(directory / name).strip()).isdigit()]
+    if not limits:
+        return inf
+    used = _read(directory / "memory.current") or _read(directory / "memory.usage_in_bytes") or "0"
+    return min(map(int, limits)) - int(used) + _reclaimable(directory)
+
+
+def _reclaimable(directory: Path) -> int:
+    counters = dict(line.split() for line in _read(directory / "memory.stat").splitlines())
+    return int(counters.get("total_inactive_file", counters.get("inactive_file", 0)))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,42 @@
+"""What an evaluation gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from rollout.results.summary import Stats, Summary, TaskStats
+from rollout.types import EpisodeResult
+
+__all__ = ["Report"]
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """An evaluation's summary and its records, in the plan's order."""
+
+    summary: Summary
+    episodes: tuple[EpisodeResult, ...]
+    out: Path | None = None  # the results directory, if one was written
+    interrupted: bool = False
+
+    @property
+    def success_rate(self) -> float | None:
+        """Successes over judged episodes (errors never enter); None where no episode has a success signal."""
+        return self.summary.overall.success_rate
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """Wilson's 95 % interval around `success_rate`."""
+        return self.summary.overall.ci95
+
+    @property
+    def tasks(self) -> Mapping[str, TaskStats]:
+        """By task name, or "suite/task" where two suites share one."""
+        return self.summary.tasks
+
+    @property
+    def suites(self) -> Mapping[str, Stats]:
+        """By suite, e.g. "metaworld:mt10"."""
+        return self.summary.suites

@@ -1,0 +1,153 @@
+"""The summary of a run: rates, intervals and means, overall, by suite and by task, and what it took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from rollout.results.files import pretty_json, write_atomically
+from rollout.results.stats import mean, wilson
+from rollout.types import EpisodeResult, Outcome
+
+__all__ = ["SUMMARY", "Bound", "Stats", "Summary", "TaskStats", "Timing", "bound_by", "by_task", "summarize",
+           "write_summary"]
+
+SUMMARY = "summary.json"
+
+Bound: TypeAlias = Literal["start-up", "policy", "simulators"]
+
+
+class Stats(Struct, frozen=True, kw_only=True):
+    """What a set of episodes amounts to. An error is in `n_episodes` and `n_error` and nowhere else."""
+
+    n_episodes: int  # on record, whatever their outcome
+    n_success: int
+    n_failure: int
+    n_error: int  # could not be measured
+    n_unknown: int  # measured, but the environment has no success signal
+    success_rate: float | None  # n_success / (n_success + n_failure), from 0 to 1; None where that is 0 / 0
+    ci95: tuple[float, float] | None  # Wilson's 95 % interval [low, high] around success_rate
+    mean_return: float | None  # undiscounted sum of rewards, over measured episodes where it is finite
+    mean_steps: float | None  # simulator actions, settle steps excluded, over measured episodes
+
+
+class TaskStats(Stats, frozen=True, kw_only=True):
+    """One task's `Stats`."""
+
+    suite: str  # e.g. "metaworld:mt10"
+    task: str  # e.g. "reach-v3"
+    task_id: int  # index within the suite
+    instruction: str  # natural language; empty where there is none
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """What the run took. Of this run alone: what a resumed run found on record cost it nothing."""
+
+    wall_s: float  # seconds from the start to the last record
+    episodes_per_s: float | None  # over wall_s; None where nothing ran
+    steps_per_s: float | None  # simulator actions a second, over wall_s
+    decisions: int  # requests to the policy
+    steps: int  # simulator actions
+    mean_batch: float | None  # requests in one forward pass of the policy, on average
+    policy_busy: float  # share of wall_s that the policy spent inferring, from 0 to 1
+    worker_utilisation: float  # share of the workers' time spent resetting, stepping, rendering, from 0 to 1
+    bound_by: Bound  # what a faster run would need most
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """A run's result. All but `timing` follows from the records alone, whatever their order."""
+
+    overall: Stats
+    suites: dict[str, Stats]  # by suite
+    tasks: dict[str, TaskStats]  # by task, or "suite/task" where suites share it; sorted by suite and task_id
+    planned: int  # episodes in the plan
+    complete: bool  # every planned episode is on record, as an error or not
+    timing: Timing | None  # None where the records were summarized later
+
+
+def summarize(results: Iterable[EpisodeResult], planned: int,
+              instructions: Mapping[tuple[str, int], str] | None = None,
+              timing: Timing | None = None) -> Summary:
+    """Summarize `results`, one record an episode in any order; `instructions` are by (suite, task_id)."""
+    tasks = by_task(results)
+    suites: dict[str, list[EpisodeResult]] = {}
+    for (suite, _), episodes in tasks.items():
+        suites.setdefault(suite, []).extend(episodes)
+    everything = [result for episodes in tasks.values() for result in episodes]
+    return Summary(
+        overall=_stats(everything),
+        suites={suite: _stats(episodes) for suite, episodes in suites.items()},
+        tasks=_task_stats(tasks, instructions or {}),
+        planned=planned,
+        complete=len(everything) >= planned,
+        timing=timing,
+    )
+
+
+def write_summary(out: Path, summary: Summary) -> None:
+    """Write `summary.json` into directory `out`, atomically and as strict JSON. Raises `ResultsError`."""
+    write_atomically(out / SUMMARY, pretty_json(summary))
+
+
+def by_task(results: Iterable[EpisodeResult]) -> dict[tuple[str, int], list[EpisodeResult]]:
+    """Group records by (suite, task_id), both groups and records sorted: their own order tells nothing."""
+    grouped: dict[tuple[str, int], list[EpisodeResult]] = {}
+    for result in sorted(results, key=lambda result: result.key):
+        grouped.setdefault((result.suite, result.task_id), []).append(result)
+    return grouped
+
+
+def bound_by(*, startup: float, policy_busy: float, worker_utilisation: float) -> Bound:
+    """What bounds a run: `startup` is the share of its wall time before the first episode, for the others see
+    `Timing`."""
+    if startup > 0.5:
+        return "start-up"
+    return "policy" if policy_busy > worker_utilisation else "simulators"
+
+
+def _stats(results: Sequence[EpisodeResult]) -> Stats:
+    outcomes = Counter(result.outcome for result in results)
+    judged = outcomes[Outcome.SUCCESS] + outcomes[Outcome.FAILURE]
+    measured = [result for result in results if result.outcome is not Outcome.ERROR]
+    return Stats(
+        n_episodes=len(results),
+        n_success=outcomes[Outcome.SUCCESS],
+        n_failure=outcomes[Outcome.FAILURE],
+        n_error=outcomes[Outcome.ERROR],
+        n_unknown=outcomes[Outcome.UNKNOWN],
+        success_rate=outcomes[Outcome.SUCCESS] / judged if judged else None,
+        ci95=wilson(outcomes[Outcome.SUCCESS], judged),
+        mean_return=mean(result.sum_reward for result in measured),
+        mean_steps=mean(result.steps for result in measured),
+    )
+
+
+def _task_stats(tasks: Mapping[tuple[str, int], Sequence[EpisodeResult]],
+                instructions: Mapping[tuple[str, int], str]) -> dict[str, TaskStats]:
+    names = _names({key: episodes[0].task for key, episodes in tasks.items()})
+    return {
+        names[key]: TaskStats(
+            suite=key[0],
+            task=episodes[0].task,
+            task_id=key[1],
+            instruction=instructions.get(key, ""),
+            **msgspec.structs.asdict(_stats(episodes)),
+        )
+        for key, episodes in tasks.items()
+    }
+
+
+def _names(tasks: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], str]:
+    """A name for each task: as short as it can be without two tasks sharing it."""
+    alone = Counter(tasks.values())
+    in_suite = Counter((suite, task) for (suite, _), task in tasks.items())
+    names = {}
+    for (suite, task_id), task in tasks.items():
+        full = f"{suite}/{task}" if in_suite[suite, task] == 1 else f"{suite}/{task}/{task_id}"
+        names[suite, task_id] = task if alone[task] == 1 else full
+    return names

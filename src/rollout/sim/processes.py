@@ -1,0 +1,107 @@
+"""The parent's handle on the forkserver: fork a worker, kill it, hear of its death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import anyio
+import msgspec
+
+from rollout.sim.forkserver import MAX_MESSAGE, Event, Exited, Fork, Kill, Order
+
+__all__ = ["Forkserver"]
+
+PRELOAD = ("gymnasium", "rollout.sim.server")
+THREAD_LIMITS = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+                                        "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")}
+
+
+class Forkserver:
+    """The forkserver process. Use as an async context manager; leaving it kills every descendant that is left."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None, preload: Sequence[str] = PRELOAD) -> None:
+        # One thread a worker: the parallelism is over workers. The user's own setting wins.
+        self._environ = THREAD_LIMITS | dict(os.environ if environ is None else environ)
+        self._preload = list(preload)
+        self._listeners: dict[int, Callable[[Event], None]] = {}
+        self._events = msgspec.msgpack.Decoder(Event)
+        self._failed = False
+        self._forked = 0  # ids are never used twice: a late message must not meet another worker
+
+    async def __aenter__(self) -> Forkserver:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # `-c` with the path spelled out: works whatever __main__ is (a script, a notebook, a frozen tool).
+        code = (f"import sys; sys.path[:] = {sys.path!r}; from rollout.sim.forkserver import main; "
+                f"main({theirs.fileno()}, {self._preload!r})")
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - exec only; nothing is waited for
+                [sys.executable, "-c", code], pass_fds=[theirs.fileno()], env=self._environ, stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C at the terminal is the parent's to handle
+            )
+        self._control.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._control.fileno(), self._readable)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._loop.remove_reader(self._control.fileno())
+        self._control.close()  # the order to kill what is left and to exit
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._reap)
+
+    def fork(self, data: socket.socket, listener: Callable[[Event], None]) -> int:
+        """Fork a worker with `data` as its end of the connection, and return the id that `kill` takes.
+
+        `listener` gets its `Forked` and its `Exited`.
+        """
+        self._forked += 1
+        self._listeners[self._forked] = listener
+        self._order(Fork(self._forked), data.fileno())
+        return self._forked
+
+    def kill(self, worker: int, grace_s: float) -> None:
+        """Terminate the worker's process group, and kill it after `grace_s`."""
+        self._order(Kill(worker, grace_s))
+
+    def _order(self, order: Order, *descriptors: int) -> None:
+        try:
+            socket.send_fds(self._control, [msgspec.msgpack.encode(order)], descriptors)
+        except OSError:
+            self._fail()
+
+    def _readable(self) -> None:
+        try:
+            while data := self._control.recv(MAX_MESSAGE):
+                event = self._events.decode(data)
+                listener = self._listeners.get(event.worker)
+                if isinstance(event, Exited):
+                    self._listeners.pop(event.worker, None)
+                if listener is not None:
+                    listener(event)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            pass
+        self._fail()
+
+    def _fail(self) -> None:
+        """The forkserver itself is gone: so is every worker."""
+        if self._failed:
+            return
+        self._failed = True
+        self._loop.remove_reader(self._control.fileno())
+        listeners, self._listeners = self._listeners, {}
+        for worker, listener in listeners.items():
+            listener(Exited(worker, -9, "the forkserver process ended unexpectedly"))
+
+    def _reap(self) -> None:
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

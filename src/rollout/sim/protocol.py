@@ -1,0 +1,119 @@
+"""What parent and child say to each other: length-prefixed MessagePack frames, one typed decoder a side.
+
+A frame is a 4-byte little-endian length and that many bytes of MessagePack. Strictly in turn: the parent sends a
+`Command`, the child answers with one `Reply`. Nothing that a child sends is ever unpickled.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from rollout.types import EpisodeSpec, ObservationRequest, SuiteInfo, TaskInfo, VideoRequest
+from rollout.values import Array, Items, Value
+
+__all__ = ["MAX_FRAME", "Close", "Closed", "Command", "Describe", "Described", "Failed", "Reply", "Reset", "ResetDone",
+           "Run", "RunDone", "Start", "Started", "command_decoder", "reply_decoder"]
+
+MAX_FRAME: Final = 1 << 30
+"""The longest frame that either side accepts, in bytes: 1 GiB. A longer length means that the stream is garbage."""
+
+WireObservation: TypeAlias = dict[str, Value]
+
+
+class _Message(Struct, frozen=True, array_like=True, tag_field="kind", tag=True):
+    pass
+
+
+class Start(_Message, frozen=True):
+    """First message: what the child needs before it imports a simulator."""
+
+    family: str  # entry point name in `rollout.envs`
+    path: tuple[str, ...]  # the parent's sys.path
+    environ: dict[str, str]  # applied before any simulator is imported
+    options: dict[str, str]  # --set
+
+
+class Started(_Message, frozen=True):
+    """The family's adapter is imported."""
+
+    pid: int
+
+
+class Describe(_Message, frozen=True):
+    """List the tasks of a suite."""
+
+    name: str
+
+
+class Described(_Message, frozen=True):
+    suite: SuiteInfo
+
+
+class Reset(_Message, frozen=True):
+    """Start an episode, building the task's simulator first where another one (or none) is there."""
+
+    suite: SuiteInfo
+    spec: EpisodeSpec
+    observe: ObservationRequest
+    video: VideoRequest | None
+
+
+class ResetDone(_Message, frozen=True):
+    task: TaskInfo | None  # where the simulator was built for this episode
+    observation: WireObservation
+    reset_s: float  # building included
+    render_s: float
+
+
+class Run(_Message, frozen=True):
+    """Execute a whole action chunk, or as much of it as the episode lasts."""
+
+    actions: Array | Items  # leading axis: steps; items where the action space is nested
+
+
+class RunDone(_Message, frozen=True):
+    """What the chunk did. `observations` are the last `n_obs_steps` ones, oldest first; none where the episode ended."""
+
+    rewards: Array  # float64, one a step executed
+    terminated: bool
+    truncated: bool
+    success: bool | None  # at any step of the episode so far
+    observations: tuple[WireObservation, ...]
+    sim_s: float
+    render_s: float
+    video: str | None = None
+
+
+class Close(_Message, frozen=True):
+    """Close the simulator and exit."""
+
+
+class Closed(_Message, frozen=True):
+    pass
+
+
+class Failed(_Message, frozen=True):
+    """An exception, as data."""
+
+    type: str
+    message: str
+    traceback: str
+    building: bool = False  # raised while the simulator was built
+    usage: bool = False  # a `UsageError`: the message is one line for the user
+
+
+Command: TypeAlias = Start | Describe | Reset | Run | Close
+Reply: TypeAlias = Started | Described | ResetDone | RunDone | Closed | Failed
+
+
+def command_decoder() -> msgspec.msgpack.Decoder[Command]:
+    """The child's decoder."""
+    return msgspec.msgpack.Decoder(Command)
+
+
+def reply_decoder() -> msgspec.msgpack.Decoder[Reply]:
+    """The parent's decoder."""
+    return msgspec.msgpack.Decoder(Reply)

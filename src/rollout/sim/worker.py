@@ -1,0 +1,242 @@
+"""The parent's end of one simulator: ask, and get the answer or an exception that says what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+import anyio
+import msgspec
+from msgspec import Struct
+
+from rollout.errors import ProtocolError, RolloutError, SimulatorError, UsageError, WorkerDied, WorkerTimeout
+from rollout.sim.forkserver import Event, Exited, Forked
+from rollout.sim.processes import Forkserver
+from rollout.sim.protocol import (
+    Close,
+    Closed,
+    Command,
+    Describe,
+    Described,
+    Failed,
+    Reply,
+    Reset,
+    ResetDone,
+    Run,
+    RunDone,
+    Start,
+    Started,
+    command_decoder,
+    reply_decoder,
+)
+from rollout.sim.server import Server
+from rollout.sim.transport import LoopConnection, socket_pair
+from rollout.types import SuiteInfo, TaskInfo
+from rollout.values import Array, Items
+
+__all__ = ["InlineWorker", "TimeLimits", "Worker", "WorkerProcess"]
+
+R = TypeVar("R", bound=Reply)
+FAULT_GRACE_S = 0.5
+CLOSE_GRACE_S = 2.0  # for a simulator's close(), and between SIGTERM and SIGKILL
+
+
+class TimeLimits(Struct, frozen=True, kw_only=True):
+    """How long a worker may take, in seconds."""
+
+    start: float = 120.0
+    reset: float = 300.0
+    step: float = 60.0  # one step; a chunk of n gets n times as long
+
+
+class Worker(Protocol):
+    """One simulator's parent-side handle. Strictly in turn: one call at a time."""
+
+    index: int
+    pid: int | None
+    family: str | None  # what it was started for
+    task: tuple[str, int] | None  # (suite, task_id) of the simulator that it holds
+    info: TaskInfo | None  # of that simulator
+
+    async def start(self, family: str, options: Mapping[str, str]) -> None: ...
+    async def describe(self, name: str) -> SuiteInfo: ...
+    async def reset(self, command: Reset) -> ResetDone: ...
+    async def run(self, actions: Array | Items) -> RunDone: ...
+    async def aclose(self) -> None: ...
+
+
+class _Calls:
+    """The calls of a `Worker`, in terms of one `_call`."""
+
+    def __init__(self, index: int, limits: TimeLimits, environ: Mapping[str, str]) -> None:
+        self.index = index
+        self.pid: int | None = None
+        self.family: str | None = None
+        self.task: tuple[str, int] | None = None
+        self.info: TaskInfo | None = None
+        self._limits = limits
+        self._environ = dict(environ)
+
+    async def start(self, family: str, options: Mapping[str, str]) -> None:
+        """Import the family's adapter in the worker."""
+        command = Start(family, tuple(sys.path), self._environ, dict(options))
+        started = await self._call(command, Started, self._limits.start)
+        self.pid, self.family = started.pid, family
+
+    async def describe(self, name: str) -> SuiteInfo:
+        """List the tasks of a suite."""
+        return (await self._call(Describe(name), Described, self._limits.start)).suite
+
+    async def reset(self, command: Reset) -> ResetDone:
+        """Start an episode."""
+        done = await self._call(command, ResetDone, self._limits.reset)
+        if done.task is not None:
+            self.task, self.info = (command.spec.suite, command.spec.task_id), done.task
+        return done
+
+    async def run(self, actions: Array | Items) -> RunDone:
+        """Execute an action chunk."""
+        n_steps = actions.shape[0] if isinstance(actions, Array) else len(actions.items)
+        return await self._call(Run(actions), RunDone, self._limits.step * n_steps)
+
+    async def _call(self, command: Command, expected: type[R], timeout_s: float) -> R:
+        raise NotImplementedError
+
+
+def _check(reply: Reply, expected: type[R]) -> R:
+    if isinstance(reply, expected):
+        return reply
+    if isinstance(reply, Failed):
+        if reply.usage:
+            raise UsageError(reply.message)
+        raise SimulatorError(reply.type, reply.message, reply.traceback, building=reply.building)
+    raise ProtocolError(f"expected {expected.__name__}, got {type(reply).__name__}")
+
+
+class WorkerProcess(_Calls):
+    """A worker in a process of its own.
+
+    Its death is told by the forkserver, never inferred from the connection; `check_deadline` is called from one
+    watchdog, because a timer for every call would cost more than the call.
+    """
+
+    def __init__(self, index: int, forkserver: Forkserver, limits: TimeLimits, environ: Mapping[str, str]) -> None:
+        super().__init__(index, limits, environ)
+        self._forkserver = forkserver
+        self._loop = asyncio.get_running_loop()
+        self._reply: asyncio.Future[Reply] | None = None
+        self._deadline: float | None = None
+        self._fault: WorkerDied | None = None  # why it must die, or why it died
+        self._exited = anyio.Event()
+        ours, theirs = socket_pair()
+        with theirs:
+            self._id = forkserver.fork(theirs, self._on_event)
+        self._connection = LoopConnection(ours, self._on_reply, self._on_fault)
+
+    def check_deadline(self, now: float) -> None:
+        """Kill the worker if its call is overdue (`now` from `time.monotonic`)."""
+        if self._deadline is not None and now > self._deadline:
+            self._deadline = None
+            self._condemn(WorkerTimeout(f"no answer within its time limit; worker {self.index} was killed"))
+
+    async def aclose(self) -> None:
+        """Close the simulator and end the process: politely, then not. Idempotent; never raises."""
+        with anyio.move_on_after(CLOSE_GRACE_S, shield=True):
+            try:
+                if self._fault is None and self._reply is None and self.family is not None:
+                    await self._call(Close(), Closed, CLOSE_GRACE_S)
+                    await self._exited.wait()
+            except RolloutError:
+                pass  # a simulator that cannot close is killed all the same
+        if not self._exited.is_set():
+            self._forkserver.kill(self._id, 0.0)
+            with anyio.move_on_after(CLOSE_GRACE_S, shield=True):
+                await self._exited.wait()
+        self._connection.close()
+
+    async def _call(self, command: Command, expected: type[R], timeout_s: float) -> R:
+        if self._fault is not None:
+            raise self._fault
+        assert self._reply is None  # strictly in turn
+        self._reply = self._loop.create_future()
+        self._deadline = time.monotonic() + timeout_s
+        try:
+            self._connection.send(command)
+            reply = await self._reply
+        except asyncio.CancelledError:  # an answer will come that nobody waits for: the worker is of no use any more
+            self._condemn(WorkerDied("its call was cancelled"), grace_s=0.0)
+            raise
+        finally:
+            self._reply = self._deadline = None
+        return _check(reply, expected)
+
+    def _on_reply(self, reply: Reply) -> None:
+        if self._reply is None or self._reply.done():
+            self._on_fault(ProtocolError("a reply that nobody asked for"))
+        else:
+            self._reply.set_result(reply)
+
+    def _on_fault(self, exc: Exception) -> None:
+        # The supervisor's report of a death names its cause, and may be a moment behind the closed connection.
+        fault = WorkerDied(f"worker {self.index} broke the protocol: {exc}")
+        self._loop.call_later(FAULT_GRACE_S, self._condemn, fault)
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Forked(pid=pid):
+                self.pid = pid
+            case Exited(status=status, log_tail=tail):
+                self._connection.drain()  # an answer sent just before the end still counts
+                self._fail(WorkerDied(describe_exit(status), tail))
+                self._exited.set()
+
+    def _condemn(self, fault: WorkerDied, grace_s: float = CLOSE_GRACE_S) -> None:
+        """The worker must die; the caller hears why."""
+        if not self._exited.is_set():
+            self._fail(fault)
+            self._forkserver.kill(self._id, grace_s)
+
+    def _fail(self, fault: WorkerDied) -> None:
+        if self._fault is None:
+            self._fault = fault
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(self._fault)
+
+
+class InlineWorker(_Calls):
+    """`--workers 0`: the same server, called directly, so that `breakpoint()` works in a simulator.
+
+    Messages pass through the codec as they do between processes, so that arrays are copied and typed alike.
+    """
+
+    def __init__(self, index: int, limits: TimeLimits, environ: Mapping[str, str]) -> None:
+        super().__init__(index, limits, environ)
+        self._server = Server()
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._commands, self._replies = command_decoder(), reply_decoder()
+
+    async def aclose(self) -> None:
+        """Close the simulator."""
+        self._server.handle(Close())
+
+    async def _call(self, command: Command, expected: type[R], timeout_s: float) -> R:
+        received = self._commands.decode(bytearray(self._encode(command)))
+        reply = self._server.handle(received)
+        await anyio.lowlevel.checkpoint()  # let the display and Ctrl-C in
+        return _check(self._replies.decode(bytearray(self._encode(reply))), expected)
+
+
+def describe_exit(status: int) -> str:
+    """What an exit status means, in words; negative is a signal."""
+    if status >= 0:
+        return f"the worker process exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = " (out of memory?)" if -status == signal.SIGKILL else ""
+    return f"the worker process was killed by {name}{hint}"

@@ -1,0 +1,171 @@
+"""When requests become a batch, and what becomes of a batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout.display.base import Counters
+from rollout.engine.batcher import Batcher, BatchQueue
+from rollout.errors import PolicyError
+from rollout.policies.base import Request
+from rollout.types import EpisodeSpec
+
+SPEC = EpisodeSpec(suite="s", task="t", task_id=0, episode=7, seed=0, horizon=1)
+
+
+def request(step: int) -> Request:
+    return Request(SPEC, None, 0, step, None, {})  # type: ignore[arg-type]  # the batcher never looks at the task
+
+
+def test_a_greedy_queue_gives_what_waits_at_once() -> None:
+    queue: BatchQueue[int] = BatchQueue(max_batch=4)
+    for item in range(6):
+        queue.put(item, now=0.0)
+    assert queue.take(0.0, may_come=99) == [0, 1, 2, 3]
+    assert queue.take(0.0, may_come=99) == [4, 5]
+    assert queue.take(0.0, may_come=99) == []
+
+
+def test_a_waiting_queue_gives_a_batch_when_it_is_full() -> None:
+    queue: BatchQueue[int] = BatchQueue(max_batch=2, max_wait_s=10.0)
+    queue.put(1, now=0.0)
+    assert queue.take(0.0, may_come=5) == []
+    queue.put(2, now=0.0)
+    assert queue.take(0.0, may_come=5) == [1, 2]
+
+
+def test_a_waiting_queue_gives_a_batch_when_its_oldest_request_has_waited_long_enough() -> None:
+    queue: BatchQueue[int] = BatchQueue(max_batch=9, max_wait_s=2.0)
+    queue.put(1, now=5.0)
+    queue.put(2, now=6.0)
+    assert queue.due_in(6.0, may_come=3) == pytest.approx(1.0)
+    assert queue.take(6.9, may_come=3) == []
+    assert queue.take(7.0, may_come=3) == [1, 2]
+
+
+def test_a_batch_never_waits_for_requests_that_cannot_come() -> None:
+    queue: BatchQueue[int] = BatchQueue(max_batch=9, max_wait_s=1000.0)
+    queue.put(1, now=0.0)
+    assert queue.take(0.0, may_come=1) == []
+    assert queue.take(0.0, may_come=0) == [1]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 9)), max_size=50), st.integers(1, 4), st.floats(0, 3))
+def test_requests_leave_in_the_order_they_came_and_none_is_lost(
+    events: list[int | None], max_batch: int, max_wait_s: float
+) -> None:
+    queue: BatchQueue[int] = BatchQueue(max_batch, max_wait_s)
+    put: list[int] = []
+    taken: list[int] = []
+    for now, event in enumerate(events):
+        if event is None:
+            batch = queue.take(float(now), may_come=1)
+            assert len(batch) <= max_batch
+            taken += batch
+        else:
+            put.append(event)
+            queue.put(event, float(now))
+    while batch := queue.take(float("inf"), may_come=0):
+        taken += batch
+    assert taken == put
+
+
+async def answers(batcher: Batcher, count: int) -> list[Any]:
+    results: list[Any] = [None] * count
+
+    async def ask(step: int) -> None:
+        results[step] = await batcher.decide(request(step))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for step in range(count):
+                tasks.start_soon(ask, step)
+    return results
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_each_request_gets_its_own_answer_and_requests_at_once_share_a_batch(inline: bool) -> None:
+    batches: list[int] = []
+
+    def infer(requests: Sequence[Request]) -> Sequence[int]:
+        batches.append(len(requests))
+        return [r.step * 10 for r in requests]
+
+    async def main() -> tuple[list[Any], Counters]:
+        counters = Counters()
+        with Batcher(infer, counters, max_batch=4, inline=inline) as batcher:
+            return await answers(batcher, 10), counters
+
+    results, counters = anyio.run(main)
+    assert results == [step * 10 for step in range(10)]
+    assert batches == [4, 4, 2]
+    assert (counters.decisions, counters.batches) == (10, 3)
+
+
+@pytest.mark.parametrize(("inline", "elsewhere"), [(False, True), (True, False)])
+def test_the_policy_runs_in_its_own_thread_unless_it_is_debugged(inline: bool, elsewhere: bool) -> None:
+    threads: set[int] = set()
+
+    def infer(requests: Sequence[Request]) -> Sequence[None]:
+        threads.add(threading.get_ident())
+        return [None] * len(requests)
+
+    async def main() -> None:
+        with Batcher(infer, Counters(), max_batch=1, inline=inline) as batcher:
+            await answers(batcher, 5)
+
+    anyio.run(main)
+    assert len(threads) == 1
+    assert (threading.get_ident() not in threads) is elsewhere
+
+
+def test_while_a_forward_runs_the_next_batch_gathers() -> None:
+    gate = threading.Event()
+    batches: list[int] = []
+
+    def infer(requests: Sequence[Request]) -> Sequence[None]:
+        batches.append(len(requests))
+        assert gate.wait(10)
+        return [None] * len(requests)
+
+    async def main() -> None:
+        with Batcher(infer, Counters(), max_batch=64) as batcher, anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(batcher.decide, request(0))
+                await anyio.wait_all_tasks_blocked()  # the first forward has begun, with one request
+                for step in range(1, 6):
+                    tasks.start_soon(batcher.decide, request(step))
+                await anyio.wait_all_tasks_blocked()
+                gate.set()
+
+    anyio.run(main)
+    assert batches == [1, 5]
+
+
+def test_a_policy_that_raises_is_blamed_with_the_episode_named() -> None:
+    def infer(requests: Sequence[Request]) -> Sequence[None]:
+        raise ZeroDivisionError("oh")
+
+    async def main() -> None:
+        with Batcher(infer, Counters(), max_batch=1) as batcher, anyio.fail_after(10):
+            await batcher.decide(request(0))
+
+    with pytest.raises(PolicyError, match=r"ZeroDivisionError: oh.*t episode 7") as caught:
+        anyio.run(main)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_too_few_answers_are_the_policys_fault() -> None:
+    async def main() -> None:
+        with Batcher(lambda requests: [], Counters(), max_batch=1) as batcher, anyio.fail_after(10):
+            await batcher.decide(request(0))
+
+    with pytest.raises(PolicyError, match="0 action chunks for 1 request"):
+        anyio.run(main)
