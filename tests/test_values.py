@@ -57,13 +57,14 @@ ARRAYS = DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dim
 SCALARS = DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, ())).map(lambda array: array[()])
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 LEAVES = st.one_of(
-    ARRAYS, SCALARS, TEXT, TEXT.map(np.str_), st.binary().map(np.bytes_), st.none(), st.booleans(), st.floats(),
-    st.integers(-(2**63), 2**64 - 1),
+    ARRAYS, SCALARS, TEXT, TEXT.map(np.str_), st.binary().map(np.bytes_), st.none(), st.booleans(),
+    st.floats(), st.integers(-(2**63), 2**64 - 1),
 )
 NESTED = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple), st.dictionaries(TEXT, inner, max_size=3),
+        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(TEXT, inner, max_size=3),
         st.tuples(inner, inner, inner).map(lambda parts: GraphInstance(*parts)),
     ),
     max_leaves=8,
@@ -108,7 +109,7 @@ def test_a_large_strided_array_is_sent_as_its_elements_not_as_its_memory(size: i
 
 @pytest.mark.parametrize("size", [4, 100_000])
 def test_a_read_only_buffer_still_gives_writable_arrays(size: int) -> None:
-    message = msgspec.msgpack.encode(pack(np.arange(size, dtype=np.uint8)))  # bytes: every view on them is read-only
+    message = msgspec.msgpack.encode(pack(np.arange(size, dtype=np.uint8)))  # bytes: views are read-only
     got = unpack(DECODER.decode(message))
     got[0] = 7
     assert got[0] == 7
@@ -200,14 +201,16 @@ def test_what_cannot_be_sent_is_refused_by_name_when_it_is_packed(value: Any, me
     ("", (), b""),
     ("<M8[parsec]", (1,), b"12345678"),
 ])
-def test_an_array_whose_parts_do_not_fit_is_a_protocol_error(dtype: str, shape: tuple[int, ...], data: bytes) -> None:
+def test_an_array_whose_parts_do_not_fit_is_a_protocol_error(
+    dtype: str, shape: tuple[int, ...], data: bytes
+) -> None:
     with pytest.raises(ProtocolError, match="bad array"):
         unpack_array(Array(dtype, shape, memoryview(data)))
 
 
 @pytest.mark.parametrize(("dtype", "data"), [
-    ("<f4", b"123"), ("<f4", b"12345678"), ("<f4", b""), ("|O", b"12345678"), ("nonsense", b""), ("str_", b"123"),
-    ("str_", b"\x00\xd8\x00\x00"),
+    ("<f4", b"123"), ("<f4", b"12345678"), ("<f4", b""), ("|O", b"12345678"), ("nonsense", b""),
+    ("str_", b"123"), ("str_", b"\x00\xd8\x00\x00"),
 ])
 def test_a_scalar_whose_parts_do_not_fit_is_a_protocol_error(dtype: str, data: bytes) -> None:
     with pytest.raises(ProtocolError, match="bad scalar"):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -65,6 +63,10 @@ def loop_options() -> dict[str, Any]:
     return {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
 
 
+FIXED = ("targets", "options", "protocol", "workers", "render", "start_timeout_s", "reset_timeout_s", "step_timeout_s")
+"""What workers are made with."""
+
+
 class Engine:
     """Simulator workers that outlive an evaluation: `async with Engine(config) as engine`.
 
@@ -83,13 +85,14 @@ class Engine:
         self._suite_names = _resolve_targets(self.config.targets)
         self._adapters = {family: _adapter(family) for family, _ in self._suite_names}
         self._options = _options(self.config.options, self._adapters)
-        self._backend = choose_backend(self.config.render, os.environ)
         self._slots: list[Slot] = []
         self._suites: dict[str, SuiteInfo] = {}
         self._evaluation: Evaluation | None = None
 
     async def __aenter__(self) -> Self:
         self._forkserver = None if self.config.workers == 0 else await Forkserver().__aenter__()
+        # Asks a process of its own what this machine renders with, while the forkserver is importing.
+        self._backend = await anyio.to_thread.run_sync(choose_backend, self.config.render)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None,
@@ -106,10 +109,15 @@ class Engine:
         """The processes that are alive now, by slot."""
         return tuple(slot.worker.pid for slot in self._slots if slot.worker is not None and slot.worker.pid)
 
-    async def evaluate(self, policy: Any, *, out: str | Path | None = None, display: Display | None = None) -> Report:
-        """Run the plan with `policy`; see `rollout.evaluate`. `out` overrides the config's for this evaluation."""
-        assert self._evaluation is None, "one evaluation at a time"
-        config = self.config if out is None else msgspec.structs.replace(self.config, out=str(out))
+    async def evaluate(self, policy: Any, *, display: Display | None = None, **settings: Any) -> Report:
+        """Run the plan with `policy`; see `rollout.evaluate`.
+
+        `settings` override the engine's for this evaluation: `episodes`, `seed`, `tasks`, `out`, … but not what the
+        workers were made with. Raises `UsageError` for those.
+        """
+        if self._evaluation is not None:
+            raise UsageError("this engine is evaluating already; open another one to evaluate at the same time")
+        config = self._for_this_evaluation(settings)
         with as_policy(policy, config) as adapted:
             self._check_policy(adapted.spec.families, policy_name(policy))
             self._evaluation = Evaluation(config, adapted, policy_name(policy), self._backend, self._adapters, display)
@@ -143,6 +151,13 @@ class Engine:
                 except WorkerDied as exc:
                     raise UsageError(f"{suite}: {exc} while listing its tasks") from exc
         return {f"{family}:{name}": self._suites[f"{family}:{name}"] for family, name in self._suite_names}
+
+    def _for_this_evaluation(self, settings: Mapping[str, Any]) -> EvalConfig:
+        for name in settings:
+            if name in FIXED:
+                raise UsageError(f"{name} is fixed while an engine is open: open another one")
+        kept = {name: getattr(self.config, name) for name in EvalConfig.__struct_fields__}
+        return EvalConfig.create(**kept | dict(settings))
 
     def _check_policy(self, families: tuple[str, ...] | None, name: str) -> None:
         for family in self._adapters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Literal
@@ -54,6 +55,8 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for name in values:
             if name not in cls.__struct_fields__:
                 raise UsageError(f"unknown setting {name!r}{nearest(name, cls.__struct_fields__)}")
+        if "out" in values and values["out"] is not None:
+            values["out"] = os.fspath(values["out"])
         try:
             config = msgspec.convert(values, cls, strict=False)
         except msgspec.ValidationError as exc:

@@ -29,9 +29,7 @@ class SimulatorError(RolloutError):
 class WorkerDied(RolloutError):
     """Raised when a worker process ended although it was still needed."""
 
-    def __init__(self, reason: str, log_tail: str = "") -> None:
-        super().__init__(reason)
-        self.log_tail = log_tail
+    log_tail = ""  # what it printed last
 
 
 class WorkerTimeout(WorkerDied):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+import msgspec
 
 from rollout.config import EvalConfig
 from rollout.display.base import Counters, Display, RunPlan, TaskCounters, WorkerState
@@ -46,6 +50,7 @@ class Evaluation:
         self._journal: Journal | None = None
         self._run: Run | None = None
         self._interrupted = False
+        self._built_s = 0.0  # spent building simulators, summed over workers
 
     @property
     def n_episodes(self) -> int:
@@ -99,10 +104,13 @@ class Evaluation:
         self._run = Run(todo, self._policy, self._settings(options), self._counters, self._record, display)
         try:
             await self._run.execute(self._slots)
-        finally:
+        except BaseException:
             display.finish()
-            report = self._finish(time.monotonic() - began)
-        return report
+            with suppress(ResultsError):  # the disk may be what ended the run; the first error is the one to tell
+                self._finish(time.monotonic() - began)
+            raise
+        display.finish()
+        return self._finish(time.monotonic() - began)
 
     def interrupt(self) -> bool:
         """Stop; `run` returns what was measured. False where it has not begun."""
@@ -114,8 +122,12 @@ class Evaluation:
 
     def _record(self, result: EpisodeResult, actions: Value | None) -> None:
         if self._journal is not None:
+            if result.video is not None:
+                relative = os.path.relpath(result.video, self._journal.out.absolute())
+                result = msgspec.structs.replace(result, video=relative)
             self._journal.append(result, actions)
         self._results[result.key] = result
+        self._built_s += result.time_s.reset if result.built else 0.0
 
     def _finish(self, wall_s: float) -> Report:
         order = [(spec.suite, spec.task_id, spec.episode) for spec in self._specs]
@@ -138,7 +150,8 @@ class Evaluation:
         wall = max(wall_s, 1e-9)
         measured = counters.done - counters.resumed
         busy = min(1.0, counters.policy_busy_s / wall)
-        utilisation = min(1.0, counters.sim_busy_s / (wall * max(1, len(counters.workers))))
+        workers_s = wall * max(1, len(counters.workers))
+        utilisation = min(1.0, counters.sim_busy_s / workers_s)
         return Timing(
             wall_s=wall_s,
             episodes_per_s=measured / wall if measured else None,
@@ -148,7 +161,7 @@ class Evaluation:
             mean_batch=counters.decisions / counters.batches if counters.batches else None,
             policy_busy=busy,
             worker_utilisation=utilisation,
-            bound_by=bound_by(startup=0.0, policy_busy=busy, worker_utilisation=utilisation),
+            bound_by=bound_by(startup=self._built_s / workers_s, policy_busy=busy, worker_utilisation=utilisation),
         )
 
     def _settings(self, options: Mapping[str, Mapping[str, str]]) -> RunSettings:
@@ -163,7 +176,8 @@ class Evaluation:
     def _video(self, spec: EpisodeSpec) -> VideoRequest | None:
         if self._config.out is None:
             return None
-        return video_request(spec, self._config, video_path(Path(self._config.out), spec))
+        # Absolute: a simulator may change its process's working directory.
+        return video_request(spec, self._config, video_path(Path(self._config.out).absolute(), spec))
 
     def _renders(self) -> bool:
         """Whether any worker will need MuJoCo's rendering libraries."""

@@ -15,11 +15,12 @@ from msgspec import Struct
 
 from rollout import probe
 
-__all__ = ["PACKAGES", "EglDevice", "Graphics", "find_graphics", "install_command", "run_probe", "sudo"]
+__all__ = ["PACKAGES", "EglDevice", "Graphics", "find_graphics", "install_command", "library_fix",
+           "run_probe", "sudo"]
 
 PACKAGES = {"libEGL": "libegl1", "libGL": "libgl1", "libOSMesa": "libosmesa6"}  # Debian's and Ubuntu's names
 PROBE_LIMIT_S = 20.0  # a cold NVIDIA driver takes seconds to come up
-_VENDOR_FILES = ("usr/share/glvnd/egl_vendor.d", "etc/glvnd/egl_vendor.d")  # where libEGL finds its drivers
+_VENDOR_FILES = ("usr/share/glvnd/egl_vendor.d", "etc/glvnd/egl_vendor.d")  # drivers of libEGL
 _CONTAINER_MARKS = (".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io")
 
 
@@ -39,6 +40,14 @@ class Graphics(Struct, frozen=True, kw_only=True):
     nvidia_driver: str = ""  # its major version, e.g. "570"
     nvidia_registered: bool = False  # libEGL was told of NVIDIA's EGL
     container: bool = False
+
+    def broken(self, name: str) -> bool:
+        """Whether the library `name` is there, and does not load."""
+        return "No such file" not in self.failures.get(name, "No such file")
+
+    def complaint(self, name: str) -> str:
+        """What is wrong with the library `name`, which does not load."""
+        return self.failures[name] if self.broken(name) else f"no {name}"
 
 
 def find_graphics(environ: Mapping[str, str], root: Path = Path("/")) -> Graphics:
@@ -76,9 +85,15 @@ def run_probe(what: Literal["gl", "cuda"], environ: Mapping[str, str], limit_s: 
     return done.stdout
 
 
-def install_command(packages: Sequence[str]) -> str:
+def library_fix(names: Sequence[str], graphics: Graphics) -> str:
+    """The command that installs the libraries `names`, which do not load."""
+    option = "--reinstall " if any(map(graphics.broken, names)) else ""
+    return install_command([PACKAGES[name] for name in names], option)
+
+
+def install_command(packages: Sequence[str], option: str = "") -> str:
     """A command that installs Debian packages, for this user to paste."""
-    return f"{sudo()}apt-get install -y {' '.join(dict.fromkeys(packages))}"
+    return f"{sudo()}apt-get install -y {option}{' '.join(dict.fromkeys(packages))}"
 
 
 def sudo() -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from rollout.errors import UsageError
-from rollout.graphics import PACKAGES, Graphics, find_graphics, install_command, sudo
+from rollout.graphics import PACKAGES, Graphics, find_graphics, install_command, library_fix, sudo
 
 __all__ = ["Backend", "Obstacle", "choose_backend", "require_rendering", "worker_environment"]
 
@@ -60,7 +60,7 @@ def choose_backend(render: Render, environ: Mapping[str, str] | None = None,
 
     `auto` takes a GPU through EGL, else OSMesa, else EGL on Mesa's software device; `gpu` the first of these
     alone; `cpu` the other two. Where nothing can render, the back end has a `problem`. Without `graphics` the
-    machine is looked at, which takes about 0.1 s (`find_graphics`). `environ` is the process's own by default.
+    machine is looked at, which takes about 0.1 s (`find_graphics`). `environ` is this process's by default.
     """
     environ = os.environ if environ is None else environ
     wanted = environ.get("MUJOCO_GL", "").strip().lower()
@@ -141,10 +141,8 @@ def _obstacle(way: Way, found: Graphics, environ: Mapping[str, str]) -> Obstacle
 
 
 def _libraries(names: Sequence[str], found: Graphics) -> Obstacle:
-    absent = [name for name in names if "No such file" in found.failures[name]]
-    broken = {found.failures[name]: None for name in names if name not in absent}  # each complaint once
-    text = ", ".join([f"no {name}" for name in absent] + list(broken))
-    return Obstacle(text, install_command([PACKAGES[name] for name in names]))
+    complaints = dict.fromkeys(map(found.complaint, names))  # once each: a crash is the complaint of them all
+    return Obstacle(", ".join(complaints), library_fix(names, found))
 
 
 def _nvidia(found: Graphics, environ: Mapping[str, str]) -> Obstacle:
@@ -191,7 +189,7 @@ def _backend(way: Way, found: Graphics, environ: Mapping[str, str], no_gpu: Obst
 
 def _reason(way: Way, gpus: Sequence[str], found: Graphics, no_gpu: Obstacle | None) -> str:
     if way != "gpu":
-        return f"{_name(way)}: software rendering{f'; {no_gpu.text}' if no_gpu else ''}"
+        return f"{_name(way)}: software rendering{f' ({no_gpu.text})' if no_gpu else ''}"
     maker = "NVIDIA " if any(device.kind == "nvidia" for device in found.devices) else ""
     return f"egl: {len(gpus)} {maker}GPU{'s' * (len(gpus) > 1)}"
 

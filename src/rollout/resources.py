@@ -36,7 +36,7 @@ def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
 
 
 def workers_that_fit(memory: int, worker_gb: float) -> int:
-    """How many workers of `worker_gb` (1e9 bytes) each fit into `memory` bytes beside the parent; it can be 0."""
+    """How many workers of `worker_gb` (1e9 bytes) fit into `memory` bytes beside the parent; it can be 0."""
     return int(memory * _SHARE_FOR_WORKERS / (worker_gb * 1e9))
 
 

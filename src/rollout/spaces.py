@@ -28,7 +28,7 @@ class Box(_Description, frozen=True):
     """`Box`: an array of `shape` and `dtype` within `[low, high]` (arrays of that shape, bounds inclusive).
 
     `unbounded` says which elements have no lower and which no upper limit where the dtype cannot say it: for
-    integers, `low` and `high` are then the dtype's own limits, and Gymnasium samples such elements differently.
+    integers, `low` and `high` are then the dtype's own limits, and Gymnasium samples them differently.
     """
 
     dtype: str

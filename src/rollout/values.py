@@ -21,7 +21,8 @@ __all__ = ["Array", "Graph", "Items", "Mapping", "Scalar", "Value", "pack", "pac
 
 _DTYPE: Final = re.compile(r"[<>|][a-zA-Z]\d+(\[\d*[a-zA-Z]+\])?")  # what `np.dtype.str` is made of
 _UTF32: Final = "utf-32-le"
-_INTS: Final = range(-(1 << 63), 1 << 64)  # what MessagePack can carry
+_LEAST_INT: Final = -(1 << 63)  # MessagePack's limits
+_MOST_INT: Final = (1 << 64) - 1
 
 
 class Array(Struct, frozen=True, array_like=True, tag="a"):
@@ -84,8 +85,8 @@ def unpack_array(array: Array) -> np.ndarray:
     """
     try:
         view = np.ndarray(array.shape, _dtype(array.dtype), array.data)
-        if view.nbytes != len(array.data):
-            raise ValueError("more bytes than the shape needs")
+        if view.nbytes != len(array.data) or view.shape != array.shape:  # NumPy would infer a length of -1
+            raise ValueError("not what the shape needs")
     except (TypeError, ValueError, OverflowError) as exc:
         what = f"{array.dtype!r} {array.shape} of {len(array.data)} bytes"
         raise ProtocolError(f"bad array {what}: {exc}") from exc
@@ -108,7 +109,7 @@ def pack(value: Any) -> Value:  # noqa: PLR0911
     if isinstance(value, str):
         return _pack_text(value)
     if isinstance(value, int):
-        if value not in _INTS:
+        if not _LEAST_INT <= value <= _MOST_INT:
             raise ValueError(f"the integer {value} does not fit into 64 bits and cannot be sent")
         return int(value)
     if isinstance(value, float):

@@ -32,6 +32,20 @@ def test_a_second_run_on_one_directory_is_refused(tmp_path: Path) -> None:
         assert [item.key for item in journal.recorded] == KEYS[:1]
 
 
+def test_a_journal_leaves_no_descriptor_open_however_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / EPISODES).write_bytes(b"{}\n")
+    before = os.listdir("/proc/self/fd")
+    with Journal.create(tmp_path / "good", header()) as journal:
+        journal.append(at(KEYS[0]), None)
+        journal.seal(KEYS)
+        journal.seal(KEYS)
+    for start in (Journal.create, Journal.resume):
+        with pytest.raises(ResultsError):
+            start(tmp_path / "bad", header())
+    assert os.listdir("/proc/self/fd") == before
+
+
 @contextmanager
 def child(code: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     """A process that runs `code`, and its output; killed at the deadline, so that reading never hangs."""

@@ -82,6 +82,13 @@ def test_a_number_that_is_not_finite_cannot_become_an_unflagged_null(tmp_path: P
     assert read_journal(tmp_path)[1] == []
 
 
+def test_an_episode_without_a_step_has_no_reward_and_needs_no_flag(tmp_path: Path) -> None:
+    ended_at_once = result(steps=0, sum_reward=None, max_reward=None)
+    with Journal.create(tmp_path, header()) as journal:
+        journal.append(ended_at_once, None)
+    assert read_journal(tmp_path)[1] == [ended_at_once]
+
+
 def test_actions_read_back_with_their_dtypes_and_containers(tmp_path: Path) -> None:
     nested = [{"move": np.arange(3, dtype=np.int64), "say": "up"}, {"move": np.zeros(3, np.int64), "say": ""}]
     with Journal.create(tmp_path, header()) as journal:

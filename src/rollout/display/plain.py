@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final, TextIO
 
 from rollout.display.base import Counters, RunPlan
@@ -22,14 +23,15 @@ class PlainDisplay:
 
     interval_s: float = 1.0
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = forgiving(stream)
+        self._clock = clock  # seconds, as `time.monotonic`
         self._window = RateWindow()
         self._errors = ErrorLines()
 
     def start(self, plan: RunPlan, counters: Counters) -> None:
         self._counters = counters
-        self._started_s = time.monotonic()
+        self._started_s = self._clock()
         self._due_s = FIRST_S
         self._window.observe(counters, self._started_s)
         self._say(f"rollout: {one_line(' '.join(plan.targets))} with policy {one_line(plan.policy)}")
@@ -41,7 +43,7 @@ class PlainDisplay:
 
     def refresh(self) -> None:
         elapsed_s = self._elapsed_s()
-        rates = self._window.observe(self._counters, time.monotonic())
+        rates = self._window.observe(self._counters, self._clock())
         if elapsed_s >= self._due_s and ready(self._stream):
             self._due_s = elapsed_s + min(max(OFTEN_S, elapsed_s / 60), SELDOM_S)
             self._say(progress_line(self._counters, rates, elapsed_s))
@@ -58,7 +60,7 @@ class PlainDisplay:
         self._say(progress_line(self._counters, None, self._elapsed_s(), ended=True))
 
     def _elapsed_s(self) -> float:
-        return time.monotonic() - self._started_s
+        return self._clock() - self._started_s
 
     def _say(self, line: str) -> None:
         print(line, file=self._stream, flush=True)

@@ -68,6 +68,7 @@ def _table(summary: Summary, width: int | None) -> Iterator[Text]:
         for column in columns:
             cell = GAP + column.cells[index].rjust(column.width)
             line.append(cell, style=f"{row.style} {column.style}".strip())
+        line.rstrip()
         yield line
 
 

@@ -89,7 +89,7 @@ def pad(text: str, width: int) -> str:
 
 def cut_left(text: str, width: int) -> str:
     """`text` in at most `width` cells, without its beginning: the ends of paths say more."""
-    while cell_len(text) > width:
+    while cell_len(text) > max(width, 1):
         text = "…" + text[2:]
     return text
 

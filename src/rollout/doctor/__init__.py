@@ -1,4 +1,4 @@
-"""`rollout doctor`: what this machine lacks for an evaluation, each finding with the command that mends it."""
+"""`rollout doctor`: what this machine lacks for evaluations, and for each thing the command that mends it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ __all__ = ["Finding", "print_findings"]
 Level = Literal["ok", "warning", "error"]
 
 _COLOUR: Mapping[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
-_MARGIN = 22  # columns before a detail
+_LEVEL_WIDTH, _SUBJECT_WIDTH = 9, 15
+_MARGIN = _LEVEL_WIDTH + _SUBJECT_WIDTH
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -28,13 +29,15 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def print_findings(findings: Sequence[Finding], console: Console) -> None:
-    """Print each finding as an aligned line, its fix on a line of its own that is never broken, and their count."""
+    """Print each finding aligned, its fix on a line of its own that is never broken, and their count."""
     for finding in findings:
         lines = textwrap.wrap(finding.detail, max(console.width - _MARGIN, 20), break_on_hyphens=False)
-        text = Text.assemble((f"{finding.level:<8}", _COLOUR[finding.level]), (f"{finding.subject:<14}", "bold"),
-                             f"\n{' ' * _MARGIN}".join(lines))
+        text = Text.assemble(
+            (finding.level.ljust(_LEVEL_WIDTH), _COLOUR[finding.level]),
+            (finding.subject.ljust(_SUBJECT_WIDTH), "bold"), f"\n{' ' * _MARGIN}".join(lines),
+        )
         if finding.fix is not None:
-            text.append_text(Text.assemble("\n", " " * _MARGIN, ("fix: ", "dim"), (finding.fix, "cyan")))
+            text.append_text(Text.assemble("\n", " " * _LEVEL_WIDTH, ("fix: ", "dim"), (finding.fix, "cyan")))
         console.print(text, soft_wrap=True, highlight=False)
     console.print(f"\n{_count(findings, 'error')}, {_count(findings, 'warning')}", highlight=False)
 

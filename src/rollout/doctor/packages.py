@@ -16,11 +16,13 @@ from msgspec import Struct
 from rollout.doctor.findings import Finding
 from rollout.envs.base import Simulator
 from rollout.envs.registry import families, load_simulator
+from rollout.errors import UsageError
 
 __all__ = ["Clash", "check_core", "check_known_bad", "check_libero_files", "check_simulators", "check_video",
            "installed_versions", "load_families", "worker_sizes"]
 
-NAMES = ("rollout-engine", "torch", "gymnasium", "mujoco", "metaworld", "hf-libero", "libero", "robosuite", "av")
+NAMES = ("rollout-engine", "torch", "gymnasium", "mujoco", "metaworld", "hf-libero", "libero", "robosuite",
+         "av")
 CORE = {"torch": "pip install 'torch>=2.4'", "gymnasium": "pip install 'gymnasium>=1.0'"}
 SIMULATORS = {"metaworld": ("metaworld", "mujoco"), "libero": ("hf-libero", "robosuite", "mujoco")}
 ASSET_FILES = 555  # LIBERO's own; the asset packages hold more
@@ -45,8 +47,8 @@ CLASHES = (
           effect="changes LIBERO's scores: libero_spatial task 5 breaks at reset, frames differ"),
     Clash(package="mujoco", at_least=(3, 4), beside=("metaworld",), fix="pip install mujoco==3.3.0",
           effect="changes Meta-World's scores: frames differ from those that policies were trained on"),
-    Clash(package="robosuite", at_least=(1, 5), beside=("hf-libero", "libero"), fix="pip install robosuite==1.4.0",
-          effect="does not run LIBERO, which imports modules of 1.4"),
+    Clash(package="robosuite", at_least=(1, 5), beside=("hf-libero", "libero"),
+          fix="pip install robosuite==1.4.0", effect="does not run LIBERO, which imports modules of 1.4"),
     Clash(package="metaworld", below=(3,), beside=("metaworld",), fix="pip install metaworld==3.1.1",
           effect="has no -v3 tasks"),
 )
@@ -70,7 +72,7 @@ def check_core(versions: Mapping[str, str]) -> list[Finding]:
         findings.append(Finding(level="ok", subject="rollout", detail=versions["rollout-engine"]))
     else:
         findings.append(Finding(level="error", subject="rollout", fix="pip install -e .",
-                                detail="not installed: without its entry points no target and no policy is known"))
+                                detail="not installed: its entry points name the targets and policies"))
     for name, fix in CORE.items():
         known = name in versions
         findings.append(Finding(level="ok" if known else "error", subject=name, fix=None if known else fix,
@@ -84,10 +86,11 @@ def load_families() -> tuple[dict[str, type[Simulator]], list[Finding]]:
     for name, point in families().items():
         try:
             adapters[name] = load_simulator(name)
-        except Exception as exc:  # a plug-in's module may raise anything
+        except UsageError as exc:
             distribution = point.dist.name if point.dist is not None else name
-            findings.append(Finding(level="error", subject=name, fix=f"pip install --force-reinstall {distribution}",
-                                    detail=f"its adapter does not load: {type(exc).__name__}: {exc}"))
+            fix = f"pip install --force-reinstall {distribution}"
+            detail = str(exc).removeprefix(f"{name}: ")
+            findings.append(Finding(level="error", subject=name, detail=detail, fix=fix))
     return adapters, findings
 
 
@@ -155,7 +158,7 @@ def asset_directories() -> list[Path]:
 
 
 def check_libero_config(environ: Mapping[str, str]) -> list[Finding]:
-    """The config that LIBERO reads: the user's through LIBERO_CONFIG_PATH, or the one in the home directory."""
+    """The config that LIBERO reads: the one of LIBERO_CONFIG_PATH, or that in the home directory."""
     chosen = environ.get("LIBERO_CONFIG_PATH")
     file = (Path(chosen) if chosen else Path(environ.get("HOME", "/")) / ".libero") / "config.yaml"
     if not file.is_file():
@@ -168,8 +171,8 @@ def check_libero_config(environ: Mapping[str, str]) -> list[Finding]:
     if not stale:
         return [Finding(level="ok", subject="libero config", detail=str(file))]
     # rollout gives its workers a config of its own, unless the user chose one.
-    return [Finding(level="error" if chosen else "warning", subject="libero config", detail=f"{file}: {stale[0]}",
-                    fix="unset LIBERO_CONFIG_PATH" if chosen else f"rm {file}")]
+    return [Finding(level="error" if chosen else "warning", subject="libero config",
+                    detail=f"{file}: {stale[0]}", fix="unset LIBERO_CONFIG_PATH" if chosen else f"rm {file}")]
 
 
 def _flat_yaml(file: Path) -> dict[str, str]:
@@ -186,12 +189,13 @@ def check_video(versions: Mapping[str, str]) -> list[Finding]:
     if "av" not in versions:
         return [Finding(level="warning", subject="video", detail="av is not installed: --video needs it",
                         fix="pip install 'rollout-engine[video]'")]
-    code = "import av; av.codec.Codec('libx264', 'w')"
+    command = [sys.executable, "-c", "import av; av.codec.Codec('libx264', 'w')"]
     try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=ENCODER_LIMIT_S, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=ENCODER_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return [Finding(level="ok", subject="video", detail=f"av {versions['av']}; too slow to try now")]
     if done.returncode:
-        return [Finding(level="warning", subject="video", fix="pip install --force-reinstall --no-deps 'av>=12'",
+        fix = "pip install --force-reinstall --no-deps 'av>=12'"
+        return [Finding(level="warning", subject="video", fix=fix,
                         detail=f"av {versions['av']} has no H.264 encoder (libx264)")]
     return [Finding(level="ok", subject="video", detail=f"av {versions['av']}, libx264")]

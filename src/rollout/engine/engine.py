@@ -46,6 +46,7 @@ class Run:
         self._policy, self._settings, self._counters = policy, settings, counters
         self._record_result, self._display = record, display
         self._suites = {(s.suite, s.task_id): settings.suites[s.suite].only(s.task_id) for s in specs}
+        self._unbuildable: set[TaskKey] = set()
         self._fatal: RolloutError | None = None
         self._scope = anyio.CancelScope()
 
@@ -132,7 +133,9 @@ class Run:
         specs = [spec]
         if exc.building:  # every other episode of the task would meet the same: said once, recorded for each
             specs += self._scheduler.drop(key)
-            self._display.note(f"{spec.suite} {spec.task} cannot be built: {exc}")
+            if key not in self._unbuildable:
+                self._display.note(f"{spec.suite} {spec.task} cannot be built: {exc}")
+            self._unbuildable.add(key)
         for each in specs:
             self._finish(failed(each, error, attempts=number, spent=Spent(), built=False), None)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from hashlib import blake2b
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -109,13 +110,14 @@ class EpisodeSession:
         last = self._last
         assert last is not None and self.ended
         rewards = np.concatenate(self._rewards)
-        finite = bool(np.isfinite(rewards).all())
+        total = float(rewards.sum())
+        finite = isfinite(total)  # huge rewards may add up to infinity
         return EpisodeResult(
             **_identity(self.spec),
             outcome=_outcome(last.success),
             success=last.success,
             steps=self.steps,
-            sum_reward=float(rewards.sum()) if finite else None,
+            sum_reward=total if finite else None,
             max_reward=float(rewards.max()) if finite else None,
             nonfinite_reward=not finite,
             terminated=last.terminated,

@@ -57,7 +57,7 @@ class MetaWorldSimulator:
     }
 
     needs_gl: ClassVar[Literal["always", "cameras", "never"]] = "cameras"
-    worker_memory_gb: ClassVar[float] = 0.3
+    worker_memory_gb: ClassVar[float] = 0.4
 
     info: TaskInfo
 
@@ -86,7 +86,7 @@ class MetaWorldSimulator:
         self._camera, height, width = _parse(options)
         self._size = (height, width)
         self._image_key = image_key(self._camera)
-        task = suite.tasks[task_id]
+        task = suite.task(task_id)
         self.info = TaskInfo(
             suite=suite.suite, task=task.task, task_id=task_id, instruction=task.instruction,
             horizon=task.horizon, fps=FPS,

@@ -282,5 +282,5 @@ def _assert_strict(result: EpisodeResult) -> None:
     """JSON would turn a non-finite number into null without its flag: whoever made the record should have."""
     numbers = (result.sum_reward, result.max_reward, *msgspec.structs.astuple(result.time_s))
     assert all(number is None or isfinite(number) for number in numbers), f"not finite: {result}"
-    missing = result.sum_reward is None or result.max_reward is None
+    missing = result.steps > 0 and (result.sum_reward is None or result.max_reward is None)
     assert not missing or result.nonfinite_reward or result.error is not None, f"not flagged: {result}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Iterable
 from math import fsum, isfinite, sqrt
-from statistics import NormalDist
 
 __all__ = ["mean", "wilson"]
 
@@ -19,7 +19,7 @@ def wilson(n_success: int, n: int, confidence: float = 0.95) -> tuple[float, flo
     assert 0 <= n_success <= n, f"{n_success} of {n}"
     if n == 0:
         return None
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = statistics.NormalDist().inv_cdf(0.5 + confidence / 2)
     rate = n_success / n
     centre = rate + z * z / (2 * n)
     half = z * sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
@@ -32,10 +32,9 @@ def wilson(n_success: int, n: int, confidence: float = 0.95) -> tuple[float, flo
 
 def mean(values: Iterable[float | None]) -> float | None:
     """The mean of the finite `values`, the same in whatever order they come; None where there are none."""
-    finite = [value for value in values if value is not None and isfinite(value)]
+    finite = [float(value) for value in values if value is not None and isfinite(value)]
     if not finite:
         return None
-    n = len(finite)
-    if max(map(abs, finite)) > sys.float_info.max / n:  # the sum may be out of range, unlike the mean
-        return fsum(value / n for value in finite)
-    return fsum(finite) / n
+    if max(map(abs, finite)) > sys.float_info.max / len(finite):  # the sum may be out of range
+        return statistics.mean(finite)
+    return fsum(finite) / len(finite)

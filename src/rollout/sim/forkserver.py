@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import io
 import os
 import selectors
 import signal
@@ -165,6 +166,9 @@ class _Forkserver:
                 signal.signal(number, signal.SIG_DFL)
             os.dup2(log_write, 1)
             os.dup2(log_write, 2)
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, io.TextIOWrapper):
+                    stream.reconfigure(line_buffering=True)  # a killed process flushes nothing
             self._selector.close()
             for sock in (self._control, self._wake_read, self._wake_write):
                 sock.close()

@@ -6,7 +6,7 @@ A frame is a 4-byte little-endian length and that many bytes of MessagePack. Str
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -102,7 +102,7 @@ class Failed(_Message, frozen=True):
     message: str
     traceback: str
     building: bool = False  # raised while the simulator was built
-    usage: bool = False  # a `UsageError`: the message is one line for the user
+    ends_run: Literal["usage", "results"] | None = None  # not this episode's fault: a `UsageError`, a `ResultsError`
 
 
 Command: TypeAlias = Start | Describe | Reset | Run | Close

@@ -19,7 +19,7 @@ import numpy as np
 
 from rollout.envs.base import Simulator
 from rollout.envs.registry import load_simulator
-from rollout.errors import UsageError
+from rollout.errors import ResultsError, UsageError
 from rollout.sim.protocol import (
     Close,
     Closed,
@@ -71,7 +71,9 @@ class Server:
         try:
             return self._dispatch(command)
         except UsageError as exc:
-            return Failed("UsageError", str(exc), "", usage=True)
+            return Failed("UsageError", str(exc), "", ends_run="usage")
+        except ResultsError as exc:  # a video could not be written: the disk is full, and not for this episode alone
+            return Failed("ResultsError", str(exc), "", ends_run="results")
         except Exception as exc:  # a simulator may raise anything
             return _failed(exc, building=self._building)
 

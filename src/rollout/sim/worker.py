@@ -13,7 +13,7 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from rollout.errors import ProtocolError, RolloutError, SimulatorError, UsageError, WorkerDied, WorkerTimeout
+from rollout.errors import ProtocolError, ResultsError, RolloutError, SimulatorError, UsageError, WorkerDied, WorkerTimeout
 from rollout.sim.forkserver import Event, Exited, Forked
 from rollout.sim.processes import Forkserver
 from rollout.sim.protocol import (
@@ -111,8 +111,8 @@ def _check(reply: Reply, expected: type[R]) -> R:
     if isinstance(reply, expected):
         return reply
     if isinstance(reply, Failed):
-        if reply.usage:
-            raise UsageError(reply.message)
+        if reply.ends_run is not None:
+            raise (UsageError if reply.ends_run == "usage" else ResultsError)(reply.message)
         raise SimulatorError(reply.type, reply.message, reply.traceback, building=reply.building)
     raise ProtocolError(f"expected {expected.__name__}, got {type(reply).__name__}")
 
@@ -121,7 +121,8 @@ class WorkerProcess(_Calls):
     """A worker in a process of its own.
 
     Its death is told by the forkserver, never inferred from the connection; `check_deadline` is called from one
-    watchdog, because a timer for every call would cost more than the call.
+    watchdog, because a timer for every call would cost more than the call. What it printed last is in the
+    `log_tail` of the error that it died with, at the latest when `aclose` has returned.
     """
 
     def __init__(self, index: int, forkserver: Forkserver, limits: TimeLimits, environ: Mapping[str, str]) -> None:
@@ -191,7 +192,9 @@ class WorkerProcess(_Calls):
                 self.pid = pid
             case Exited(status=status, log_tail=tail):
                 self._connection.drain()  # an answer sent just before the end still counts
-                self._fail(WorkerDied(describe_exit(status), tail))
+                self._fail(WorkerDied(describe_exit(status)))
+                if self._fault is not None:
+                    self._fault.log_tail = tail
                 self._exited.set()
 
     def _condemn(self, fault: WorkerDied, grace_s: float = CLOSE_GRACE_S) -> None:

@@ -1,0 +1,110 @@
+"""A small multi-task policy for Meta-World's MT10, and how to load it:
+
+rollout run metaworld:mt10 --policy examples.mt10_policy:load --episodes 10
+
+`examples/train_mt10.py` makes the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from rollout import PolicySpec
+
+STATE = "observation.environment_state"
+STATE_DIM, ACTION_DIM = 39, 4
+HAND, OBJECT, GOAL = slice(0, 3), slice(4, 7), slice(36, 39)  # positions in the state, metres
+
+
+class Mt10Policy(nn.Module):
+    """(state, instruction) → the next `chunk_size` actions, through one residual MLP for all tasks.
+
+    The task is known from its instruction alone; an instruction that was not trained on is an error, not a guess.
+    """
+
+    def __init__(self, instructions: Sequence[str], *, chunk_size: int, n_action_steps: int, width: int = 192) -> None:
+        super().__init__()
+        self.spec = PolicySpec(observation_keys=(STATE,), chunk_size=chunk_size, n_action_steps=n_action_steps)
+        self.instructions = tuple(instructions)
+        self._index = {text: index for index, text in enumerate(self.instructions)}
+        features = STATE_DIM + 9
+        self.task = nn.Embedding(len(self.instructions), width)
+        self.enter = nn.Linear(features, width)
+        self.blocks = nn.ModuleList(_Block(width) for _ in range(2))
+        self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, chunk_size * ACTION_DIM))
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("scale", torch.ones(features))
+
+    def forward(self, batch: Mapping[str, Any]) -> Tensor:
+        """Actions (B, chunk_size, 4) in [-1, 1]. Raises `ValueError` for an instruction that it was not trained on."""
+        state: Tensor = batch[STATE]
+        return self.predict(state, self.task_ids(batch["task"]).to(state.device)).clamp(-1, 1)
+
+    def task_ids(self, instructions: Sequence[str]) -> Tensor:
+        """Rows of the task embedding (B,). Raises `ValueError` for an unknown instruction."""
+        unknown = set(instructions) - self._index.keys()
+        if unknown:
+            raise ValueError(
+                f"this policy was not trained on {sorted(unknown)[0]!r}; it knows: {', '.join(self.instructions)}"
+            )
+        return torch.tensor([self._index[text] for text in instructions])
+
+    def predict(self, state: Tensor, task_ids: Tensor) -> Tensor:
+        """Actions (B, chunk_size, 4) before clamping, from states (B, 39) and task ids (B,)."""
+        hidden = self.enter((features(state) - self.mean) / self.scale) + self.task(task_ids)
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        return self.leave(hidden).unflatten(-1, (self.spec.chunk_size, ACTION_DIM))
+
+    def normalise(self, states: Tensor) -> None:
+        """Take mean and scale of the features from training states (N, 39)."""
+        seen = features(states)
+        self.mean.copy_(seen.mean(0))
+        self.scale.copy_(seen.std(0).clamp_min(1e-2))
+
+    def save(self, path: Path) -> None:
+        """Weights, normalisation and metadata in one safetensors file."""
+        metadata = {
+            "instructions": json.dumps(self.instructions),
+            "chunk_size": str(self.spec.chunk_size),
+            "n_action_steps": str(self.spec.n_action_steps),
+            "width": str(self.enter.out_features),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, path, metadata)
+
+
+class _Block(nn.Sequential):
+    def __init__(self, width: int) -> None:
+        super().__init__(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+
+def features(state: Tensor) -> Tensor:
+    """The state and, because tasks are about them, where object and goal lie from hand and object: (B, 48)."""
+    hand, thing, goal = state[..., HAND], state[..., OBJECT], state[..., GOAL]
+    return torch.cat((state, thing - hand, goal - thing, goal - hand), dim=-1)
+
+
+def load(checkpoint: str = "examples/checkpoints/mt10.safetensors") -> Mt10Policy:
+    """The policy that `examples/train_mt10.py` saved. Raises `FileNotFoundError` where it did not."""
+    if not Path(checkpoint).is_file():
+        raise FileNotFoundError(f"no checkpoint {checkpoint}: train it with `python examples/train_mt10.py`")
+    with safe_open(checkpoint, framework="pt") as file:
+        metadata = file.metadata()
+        weights = {name: file.get_tensor(name) for name in file.keys()}
+    policy = Mt10Policy(
+        json.loads(metadata["instructions"]),
+        chunk_size=int(metadata["chunk_size"]),
+        n_action_steps=int(metadata["n_action_steps"]),
+        width=int(metadata["width"]),
+    )
+    policy.load_state_dict(weights)
+    return policy.eval()

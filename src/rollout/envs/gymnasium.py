@@ -1,0 +1,241 @@
+"""Any Gymnasium environment: `gym:<id>`, or `gym:<module>:<id>` where importing `module` registers it.
+
+Observations get LeRobot's keys (`rollout.envs.gymnasium_observations`).
+`task`, the instruction, is in every observation: the observation's own text, else `info["task"]`, else the
+environment's `task_description`, `task` or `instruction` where that is a string, else the empty string.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Mapping
+from math import isfinite, isnan
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+import numpy as np
+
+from rollout.envs.actions import converter
+from rollout.envs.base import Requirement, Step
+from rollout.envs.gymnasium_observations import observation_fields, to_observation
+from rollout.envs.gymnasium_registry import find
+from rollout.envs.observations import check_keys
+from rollout.spaces import describe
+from rollout.types import EpisodeSpec, Observation, ObservationRequest, SuiteInfo, Task, TaskInfo
+
+if TYPE_CHECKING:
+    import gymnasium
+
+__all__ = ["GymnasiumSimulator", "to_frame"]
+
+ATTRIBUTES: Final = ("task_description", "task", "instruction")
+OLD_API: Final = (
+    "this environment has the old Gym API (reset() takes no seed or returns the observation alone, step() "
+    "returns four values): wrap it for Gymnasium, e.g. in shimmy's GymV21CompatibilityV0"
+)
+
+
+class GymnasiumSimulator:
+    """One Gymnasium environment, as `gymnasium.make` wraps it, without the environment checker.
+
+    Every episode begins with `reset(seed=...)`, after the global generators of `random` and NumPy, the
+    environment's spaces (many a toy samples its observations from one) and, where there is one, the old
+    `env.seed(s)` got the same seed.
+
+    Success is `info["is_success"]`, else `info["success"]`, first in `info["final_info"]` where that is a
+    dict; where neither is given, it is unknown.
+    """
+
+    family: ClassVar[str] = "gym"
+    names: ClassVar[tuple[str, ...]] = ()
+    aliases: ClassVar[Mapping[str, str]] = {}
+    requires: ClassVar[tuple[Requirement, ...]] = (Requirement("gymnasium", "pip install gymnasium"),)
+    options: ClassVar[Mapping[str, str]] = {
+        "*": "a keyword argument of the environment (JSON, else text), e.g. --set max_episode_steps=200",
+    }
+    needs_gl: ClassVar[Literal["always", "cameras", "never"]] = "never"
+    worker_memory_gb: ClassVar[float] = 0.2
+
+    info: TaskInfo
+
+    @classmethod
+    def expand(cls, name: str) -> tuple[str, ...]:
+        """One environment is one suite."""
+        return (name,)
+
+    @classmethod
+    def describe(cls, name: str, options: Mapping[str, str]) -> SuiteInfo:
+        """The environment as a suite of one task, called by its id. Raises `UsageError` (see `find`)."""
+        entry = find(name, options)
+        task = Task(task=entry.spec.id, task_id=0, horizon=entry.horizon)
+        return SuiteInfo(suite=f"gym:{name}", tasks=(task,), versions=entry.versions)
+
+    def __init__(self, suite: SuiteInfo, task_id: int, options: Mapping[str, str]) -> None:
+        self._suite = suite
+        self._task = suite.task(task_id)
+        self._options = options
+        self._env: Any = None
+
+    def build(self) -> None:
+        """Make the environment. Raises what its constructor raises, and `TypeError` for the old Gym API."""
+        # What a constructor draws stays for all episodes, so it must not depend on which one comes first.
+        random.seed(0)
+        np.random.seed(0)
+        self._env = env = find(self._suite.suite.removeprefix("gym:"), self._options).make()
+        _refuse_old_api(env)
+        self._bare: Any = env.unwrapped
+        self._spaces = _spaces(env, self._bare)
+        self._execute = env.step
+        self._convert = converter(env.action_space)
+        self._all_fields = observation_fields(env.observation_space)
+        self._instruction_at = self._instruction_attribute()
+        self.info = TaskInfo(
+            suite=self._suite.suite, task=self._task.task, task_id=self._task.task_id,
+            instruction=self._instruction({}), horizon=self._task.horizon, fps=_fps(env),
+            action_space=describe(env.action_space),
+            observation_space={field.key: describe(field.space) for field in self._all_fields},
+            success_rule="info['is_success'], else info['success'], at any step",
+        )
+
+    def reset(self, spec: EpisodeSpec, observe: ObservationRequest) -> Observation:
+        """Seed everything, then reset. Raises `UsageError` for a key that is not there."""
+        check_keys(observe, self.info)
+        seed = int(spec.seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        for space in self._spaces:
+            space.seed(seed)
+        if callable(legacy := getattr(self._bare, "seed", None)):
+            legacy(seed)
+        result = self._env.reset(seed=seed)
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            raise TypeError(OLD_API)
+        self._instruction_at = self._instruction_attribute()
+        self._fields = tuple(field for field in self._all_fields
+                             if field.key == "task" or observe.wants(field.key))
+        return self._observation(*result)
+
+    def step(self, action: Any, observe: bool) -> Step:
+        """Execute one action: an array, or a nested value, of the action space.
+
+        Raises `ValueError` for an action that is not in it, and for a reward or a flag that is not one value.
+        """
+        try:
+            seen, reward, terminated, truncated, info = self._execute(self._convert(action))
+        except ValueError as exc:
+            if "(expected 5, got 4)" in str(exc):  # here, or in a wrapper of Gymnasium's
+                raise TypeError(OLD_API) from exc
+            raise
+        return Step(
+            reward if type(reward) is float else float(_one_number(reward, "reward")),
+            terminated if type(terminated) is bool else _flag(terminated, "terminated") or False,
+            truncated if type(truncated) is bool else _flag(truncated, "truncated") or False,
+            _success(info) if info else None,
+            self._observation(seen, info) if observe else None,
+        )
+
+    def render(self) -> np.ndarray:
+        """What `env.render()` shows, as uint8 (height, width, 3). Raises `ValueError` (see `to_frame`)."""
+        return to_frame(self._env.render())
+
+    def close(self) -> None:
+        """Close the environment. Idempotent."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+
+    def _observation(self, seen: Any, info: Mapping[str, Any]) -> Observation:
+        observation = to_observation(self._fields, seen)
+        if not observation.get("task"):
+            observation["task"] = self._instruction(info)
+        return observation
+
+    def _instruction(self, info: Mapping[str, Any]) -> str:
+        if info and isinstance(text := info.get("task"), str):
+            return text
+        name = self._instruction_at
+        return str(getattr(self._bare, name)) if name is not None else ""
+
+    def _instruction_attribute(self) -> str | None:
+        """Looked for once an episode: three attributes that are not there cost 0.4 us a step."""
+        return next((name for name in ATTRIBUTES if isinstance(getattr(self._bare, name, None), str)), None)
+
+
+def to_frame(rendered: Any) -> np.ndarray:
+    """What an environment rendered, as a video frame: uint8 (height, width, 3).
+
+    Of a list of frames, the last. Grey frames (height, width) or (height, width, 1) become grey RGB, an alpha
+    channel is dropped. Floats are taken as [0, 1] where none exceeds 1, else as [0, 255]; booleans as black
+    and white. Raises `ValueError`, saying what it got, for anything else.
+    """
+    if isinstance(rendered, list | tuple):
+        rendered = rendered[-1] if rendered else None
+    if rendered is None:
+        raise ValueError("render() returned nothing: without a render mode rgb_array it cannot be filmed")
+    frame = np.asarray(rendered)
+    if frame.ndim == 2:
+        frame = frame[..., None]
+    if frame.dtype.kind not in "buif" or frame.ndim != 3 or frame.shape[2] not in (1, 3, 4) or not frame.size:
+        raise ValueError(f"render() returned {frame.dtype} {frame.shape}, no picture (height, width, 3)")
+    frame = _to_uint8(frame[..., :3])
+    return frame if frame.shape[2] == 3 else np.repeat(frame, 3, axis=2)
+
+
+def _to_uint8(frame: np.ndarray) -> np.ndarray:
+    if frame.dtype == np.uint8:
+        return frame
+    if frame.dtype.kind == "f":
+        frame = np.nan_to_num(frame)
+        frame = np.rint(frame * 255 if frame.max() <= 1 else frame)
+    picture: np.ndarray = np.clip(frame, 0, 255).astype(np.uint8)
+    return picture * np.uint8(255) if frame.dtype.kind == "b" else picture
+
+
+def _success(info: Mapping[str, Any]) -> bool | None:
+    final = info.get("final_info")
+    for report in (final, info) if isinstance(final, dict) else (info,):
+        for name in ("is_success", "success"):
+            if (value := report.get(name)) is not None:
+                return _flag(value, name)
+    return None
+
+
+def _flag(value: Any, name: str) -> bool | None:
+    """One truth value; None for None, and for NaN, which Python takes for true."""
+    if value is None:
+        return None
+    number = _one_number(value, name)
+    return None if isnan(number) else bool(number)
+
+
+def _one_number(value: Any, name: str) -> Any:
+    """The number in a scalar, a 0-d array or one of one element. Raises `ValueError` naming the shape."""
+    if isinstance(value, (float, int)):
+        return value
+    array = np.asarray(value)
+    if array.size != 1:
+        raise ValueError(f"the environment's {name} has shape {array.shape}, but must be one value")
+    if array.dtype.kind not in "buif":
+        raise ValueError(f"the environment's {name} is no number but {value!r}")
+    return array.item()
+
+
+def _fps(env: gymnasium.Env[Any, Any]) -> int:
+    """The environment's `render_fps`, where it is a positive number; else 30."""
+    fps = (env.metadata or {}).get("render_fps")
+    return max(1, round(fps)) if isinstance(fps, int | float) and isfinite(fps) and fps > 0 else 30
+
+
+def _refuse_old_api(env: Any) -> None:
+    layer = env
+    while type(layer).__module__.startswith("gymnasium.wrappers."):  # they take a seed, whatever they wrap
+        layer = layer.env
+    parameters = inspect.signature(layer.reset).parameters
+    if "seed" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise TypeError(OLD_API)
+
+
+def _spaces(*layers: Any) -> list[gymnasium.Space[Any]]:
+    """The spaces that the environment may sample from, each once."""
+    found = [getattr(layer, name, None) for layer in layers for name in ("action_space", "observation_space")]
+    return list({id(space): space for space in found if space is not None}.values())

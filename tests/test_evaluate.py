@@ -1,0 +1,372 @@
+"""Evaluations end to end: real worker processes, toy environments."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+import rollout
+from rollout import EpisodeResult, PolicySpec, Request
+from rollout.errors import PolicyError, UsageError
+from rollout.results.journal import read_actions, read_journal
+from rollout.types import Outcome
+from rollout.values import Array, unpack_array
+
+COUNT, FAULTY = "gym:toys:toy/Count-v0", "gym:toys:toy/Faulty-v0"
+
+
+class Half:
+    """Always half speed; notes what it was asked."""
+
+    def __init__(self, chunk: int = 1, keys: tuple[str, ...] | None = None, n_obs_steps: int = 1) -> None:
+        self.spec = PolicySpec(observation_keys=keys, chunk_size=chunk, n_action_steps=chunk, n_obs_steps=n_obs_steps)
+        self.requests: list[Request] = []
+
+    def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+        self.requests += requests
+        chunk = self.spec.chunk_size
+        return [np.full((chunk, 2), 0.5, np.float32) for _ in requests]
+
+
+def same(episodes: Sequence[EpisodeResult]) -> list[tuple[Any, ...]]:
+    """What must not depend on how an episode was run."""
+    return [(e.task, e.episode, e.seed, e.outcome, e.steps, e.sum_reward, e.digest) for e in episodes]
+
+
+def test_every_planned_episode_is_measured_with_its_exact_result() -> None:
+    report = rollout.run(Half(), COUNT, episodes=6, workers=2)
+    assert [e.episode for e in report.episodes] == [0, 1, 2, 3, 4, 5]
+    assert [e.seed for e in report.episodes] == [1000, 1001, 1002, 1003, 1004, 1005]
+    assert [e.success for e in report.episodes] == [True, False, True, False, True, False]
+    assert [e.steps for e in report.episodes] == [6, 12, 5, 12, 7, 12]  # 5 + seed % 3, or the time limit
+    assert [e.truncated for e in report.episodes] == [False, True] * 3
+    assert report.episodes[0].sum_reward == pytest.approx(6.0)
+    assert report.success_rate == 0.5
+    assert report.tasks["toy/Count-v0"].mean_steps == 9.0
+
+
+@pytest.mark.parametrize("settings", [
+    {"workers": 4}, {"workers": 0}, {"workers": 3, "max_batch": 1}, {"workers": 3, "max_wait_ms": 5.0}])
+def test_results_do_not_depend_on_how_they_were_computed(settings: dict[str, Any]) -> None:
+    plain = rollout.run("random", "gym:CartPole-v1", episodes=8, workers=1)
+    other = rollout.run("random", "gym:CartPole-v1", episodes=8, **settings)
+    assert same(plain.episodes) == same(other.episodes)
+    assert len({e.digest for e in plain.episodes}) == 8
+
+
+def test_shards_see_every_task_and_add_up_to_the_whole_run() -> None:
+    whole = rollout.run("random", COUNT, episodes=5, workers=2)
+    parts = [rollout.run("random", COUNT, episodes=5, workers=2, shard=(k, 2)) for k in (1, 2)]
+    merged = sorted((e for part in parts for e in part.episodes), key=lambda e: e.episode)
+    assert same(merged) == same(whole.episodes)
+    assert [len(part.episodes) for part in parts] == [3, 2]
+
+
+def test_an_environment_without_a_success_signal_has_no_success_rate() -> None:
+    report = rollout.run("random", "gym:CartPole-v1", episodes=2, workers=1)
+    assert {e.outcome for e in report.episodes} == {Outcome.UNKNOWN}
+    assert {e.success for e in report.episodes} == {None}
+    assert report.success_rate is None
+    assert report.ci95 is None
+    assert report.summary.overall.mean_return is not None
+
+
+@pytest.mark.parametrize("space", ["box", "unbounded", "discrete", "binary", "multi", "text", "tuple", "dict",
+                                   "sequence", "graph", "oneof"])
+@pytest.mark.parametrize("policy", ["random", "zero"])
+def test_every_action_space_can_be_acted_in_and_observed(space: str, policy: str) -> None:
+    class Watching:
+        """Forwards to a built-in policy, but reads everything."""
+
+        def __init__(self) -> None:
+            from rollout.policies.load import load_policy
+
+            self.inner = load_policy(policy, {})
+            self.seen: list[Any] = []
+
+        def open_session(self, episode: Any, task: Any) -> Any:
+            return self.inner.open_session(episode, task)
+
+        def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+            self.seen += [r.observation for r in requests]
+            return self.inner.infer(requests)  # type: ignore[no-any-return]
+
+    watching = Watching()
+    report = rollout.run(watching, "gym:toys:toy/Echo-v0", episodes=2, workers=0, options={"space": space})
+    assert [e.error for e in report.episodes] == [None, None]
+    assert report.success_rate == 1.0
+    assert len(watching.seen) == 6
+    assert set(watching.seen[0]) == {"observation.last", "observation.t", "task"}
+
+
+def test_a_chunk_is_one_round_trip_and_ends_with_the_episode() -> None:
+    policy = Half(chunk=4)
+    report = rollout.run(policy, COUNT, episodes=2, workers=1)
+    assert [e.steps for e in report.episodes] == [6, 12]
+    assert [(r.episode.episode, r.decision, r.step) for r in policy.requests] == [
+        (0, 0, 0), (0, 1, 4), (1, 0, 0), (1, 1, 4), (1, 2, 8)]
+    assert [r.observation["observation.state"].tolist() for r in policy.requests[:2]] == [[0, 1000], [4, 1000]]
+    assert same(report.episodes) == same(rollout.run(Half(chunk=1), COUNT, episodes=2, workers=1).episodes)
+
+
+def test_n_action_steps_overrides_the_policys_own() -> None:
+    policy = Half(chunk=4)
+    rollout.run(policy, COUNT, episodes=1, workers=1, n_action_steps=3)
+    assert [r.step for r in policy.requests] == [0, 3]
+
+
+def test_history_holds_the_steps_inside_a_chunk() -> None:
+    policy = Half(chunk=4, n_obs_steps=3)
+    rollout.run(policy, COUNT, episodes=2, workers=1)
+    seen = [r.observation["observation.state"][:, 0].tolist() for r in policy.requests]
+    assert seen == [[0, 0, 0], [2, 3, 4], [0, 0, 0], [2, 3, 4], [6, 7, 8]]
+
+
+def test_only_the_keys_that_a_policy_reads_are_sent() -> None:
+    policy = Half(keys=())
+    rollout.run(policy, COUNT, episodes=1, workers=1)
+    assert {tuple(r.observation) for r in policy.requests} == {("task",)}
+
+
+def test_observations_are_the_policys_own_to_write_to() -> None:
+    class Scribbling(Half):
+        def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+            for r in requests:
+                array = r.observation["observation.state"]
+                assert array.flags.c_contiguous
+                array[:] = -1
+            return super().infer(requests)
+
+    policy = Scribbling()
+    report = rollout.run(policy, COUNT, episodes=2, workers=1)
+    assert [e.steps for e in report.episodes] == [6, 12]
+    assert all((r.observation["observation.state"] == -1).all() for r in policy.requests)
+
+
+def test_results_are_written_and_read_back_alike(tmp_path: Path) -> None:
+    report = rollout.run(Half(), COUNT, episodes=4, workers=2, out=tmp_path / "run")
+    lines = (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()
+    assert len(lines) == 5
+    assert [json.loads(line)["episode"] for line in lines[1:]] == [0, 1, 2, 3]  # the plan's order, not the finishing one
+    header, records = read_journal(tmp_path / "run")
+    assert tuple(records) == report.episodes
+    assert header.policy == "test_evaluate:Half"
+    assert {"rollout-engine", "torch", "gymnasium"} <= set(header.versions)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["overall"]["n_success"] == 2
+    assert summary["tasks"]["toy/Count-v0"]["success_rate"] == 0.5
+    assert json.loads((tmp_path / "run" / "eval_info.json").read_text())["overall"]["pc_success"] == 50.0
+    actions = read_actions(tmp_path / "run")
+    first = actions[report.episodes[0].key].actions
+    assert isinstance(first, Array)
+    assert unpack_array(first).tolist() == [[0.5, 0.5]] * 6
+
+
+def test_a_resumed_run_ends_in_the_same_records(tmp_path: Path) -> None:
+    whole = rollout.run("random", COUNT, episodes=6, workers=2, out=tmp_path / "a")
+    rollout.run("random", COUNT, episodes=6, workers=2, out=tmp_path / "b")
+    journal = tmp_path / "b" / "episodes.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:3]) + lines[3][:20])  # as a kill in the middle of a write leaves it
+    resumed = rollout.run("random", COUNT, episodes=6, workers=2, out=tmp_path / "b", resume=True)
+    assert same(resumed.episodes) == same(whole.episodes)
+    assert resumed.summary.timing is not None
+    assert resumed.summary.timing.steps == sum(e.steps for e in whole.episodes[2:])
+    with pytest.raises(UsageError, match="seed 1000 -> 7"):
+        rollout.run("random", COUNT, episodes=6, workers=1, out=tmp_path / "b", resume=True, seed=7)
+    with pytest.raises(UsageError, match="--resume"):
+        rollout.run("random", COUNT, episodes=6, workers=1, out=tmp_path / "b")
+
+
+def test_an_exception_in_a_simulator_is_that_episodes_error_and_the_run_goes_on() -> None:
+    report = rollout.run(Half(), FAULTY, episodes=6, workers=2)
+    assert [e.outcome for e in report.episodes] == ["success", "error", "success", "failure", "success", "error"]
+    error = report.episodes[1].error
+    assert error is not None
+    assert (error.type, error.message) == ("RuntimeError", "the arm fell off")
+    assert "toys.py" in error.traceback
+    assert report.episodes[1].attempts == 1  # never retried: it would only happen again
+    assert report.success_rate == 3 / 4
+
+
+@pytest.mark.parametrize(("how", "says"), [
+    ("exit", "exited with status 3"), ("segfault", "SIGSEGV"), ("kill", "SIGKILL"), ("hang", "time limit"),
+    ("hangup", "broke the protocol"), ("garbage", "broke the protocol")])
+def test_a_workers_death_is_retried_and_then_recorded_with_its_cause(how: str, says: str) -> None:
+    report = rollout.run(Half(), FAULTY, episodes=2, workers=2, retries=1, step_timeout_s=2.0, options={"how": how})
+    assert [e.outcome for e in report.episodes] == ["success", "error"]
+    error = report.episodes[1].error
+    assert error is not None
+    assert says in error.message
+    assert "hello from the simulator" in error.traceback  # the last lines that it printed
+    assert report.episodes[1].attempts == 2
+
+
+def test_an_episode_whose_worker_died_once_gives_the_same_result(tmp_path: Path) -> None:
+    quiet = rollout.run("random", COUNT, episodes=2, workers=1)
+    options = {"how": "kill", "once": str(tmp_path / "killed")}
+    shaken = rollout.run("random", FAULTY, episodes=2, workers=1, options=options)
+    assert [e.attempts for e in shaken.episodes] == [1, 2]
+    assert [e.steps for e in shaken.episodes] == [e.steps for e in quiet.episodes]
+
+
+@pytest.mark.parametrize("how", ["flood", "ask"])
+def test_what_a_simulator_prints_or_asks_never_reaches_the_terminal(how: str, capfd: pytest.CaptureFixture[str]) -> None:
+    report = rollout.run(Half(), FAULTY, episodes=2, workers=1, options={"how": how})
+    assert report.episodes[0].outcome is Outcome.SUCCESS
+    assert capfd.readouterr() == ("", "")
+    if how == "ask":
+        assert report.episodes[1].error is not None
+        assert report.episodes[1].error.type == "EOFError"
+
+
+def test_a_simulator_that_cannot_be_built_is_reported_once_and_recorded_for_every_episode() -> None:
+    report = rollout.run(Half(), FAULTY, episodes=5, workers=2, options={"how": "build"})
+    assert {e.outcome for e in report.episodes} == {Outcome.ERROR}
+    assert {e.error.message for e in report.episodes if e.error} == {"no such robot"}
+    assert report.success_rate is None
+
+
+def test_a_policy_that_raises_stops_the_run_and_is_never_a_failure(tmp_path: Path) -> None:
+    class Broken(Half):
+        def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+            if any(r.episode.episode == 3 for r in requests):
+                raise ZeroDivisionError("weights are sulking")
+            return super().infer(requests)
+
+    with pytest.raises(PolicyError, match="weights are sulking"):
+        rollout.run(Broken(), COUNT, episodes=4, workers=1, out=tmp_path / "run")
+    _, records = read_journal(tmp_path / "run")
+    assert [r.episode for r in records] == [0, 1, 2]  # what was measured is kept
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["complete"] is False
+
+
+def test_a_simulator_is_not_stepped_with_an_action_that_is_not_finite() -> None:
+    class Sick(Half):
+        def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+            return [np.full((1, 2), np.nan) for _ in requests]
+
+    with pytest.raises(PolicyError, match=r"not finite.*Count-v0 episode 0, step 0"):
+        rollout.run(Sick(), COUNT, episodes=1, workers=1)
+
+
+def test_an_open_engine_evaluates_twice_without_restarting_a_worker_or_rebuilding(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> tuple[list[Any], list[tuple[int, ...]]]:
+        async with rollout.Engine(COUNT, episodes=4, workers=2, options={"log": str(log)}) as engine:
+            reports, pids = [], []
+            for _ in range(2):
+                reports.append(same((await engine.evaluate(Half())).episodes))
+                pids.append(engine.worker_pids)
+            return reports, pids
+
+    reports, pids = anyio.run(main)
+    assert reports[0] == reports[1]
+    assert pids[0] == pids[1]
+    assert len(set(pids[0])) == 2
+    assert log.read_text().count("built") == 2
+    assert log.read_text().count("closed") == 2
+
+
+def test_no_process_and_no_descriptor_is_left_behind() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+
+    async def main() -> tuple[int, ...]:
+        async with rollout.Engine(FAULTY, episodes=4, workers=3) as engine:
+            await engine.evaluate(Half())
+            return engine.worker_pids
+
+    pids = anyio.run(main)
+    assert pids
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+@pytest.mark.parametrize("use_uvloop", [False, True])
+def test_a_bare_module_is_a_policy_under_either_event_loop(use_uvloop: bool) -> None:
+    class Linear(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(2, 2)
+
+        def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+            assert not self.training
+            assert batch["task"] == [""] * len(batch["task"])
+            return torch.tanh(self.head(batch["observation.state"] / 1000)).unsqueeze(1)
+
+    module = Linear()
+    module.train()
+
+    async def main() -> rollout.Report:
+        return await rollout.evaluate(module, COUNT, episodes=4, workers=2)
+
+    report = anyio.run(main, backend_options={"use_uvloop": use_uvloop})
+    assert report.success_rate == 0.5
+    assert module.training  # given back as it was
+
+
+def test_inside_a_running_loop_run_says_what_to_do() -> None:
+    async def main() -> None:
+        rollout.run("random", COUNT)
+
+    with pytest.raises(UsageError, match="await rollout.evaluate"):
+        anyio.run(main)
+
+
+@pytest.mark.parametrize(("targets", "settings", "says"), [
+    ("gym:CartPol-v1", {}, "CartPole-v1"),
+    ("metaworld:mt11", {}, "metaworld:mt10"),
+    ("libero_spatiall", {}, "libero_spatial"),
+    ("gmy:CartPole-v1", {}, "gmy"),
+    ("gym:toys:toy/Endless-v0", {}, "--horizon"),
+    ("gym:no_such_module:X-v0", {}, "no_such_module"),
+    (COUNT, {"tasks": (4,)}, "--tasks 4"),
+    (COUNT, {"episodes": 0}, "at least 1"),
+    (COUNT, {"episods": 3}, "episodes"),
+    (COUNT, {"seed": "x"}, "seed"),
+    (COUNT, {"video": "all"}, "out"),
+    (COUNT, {"shard": (3, 2)}, "shard"),
+    ("metaworld:reach-v3", {"options": {"cameraa": "x"}}, "camera"),
+])
+def test_bad_input_is_one_line_that_names_what_is_valid(targets: str, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        rollout.run("random", targets, **({"episodes": 1, "workers": 1} | settings))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("policy", "says"), [
+    ("randon", "'random'"), ("test_evaluate:Hal", "'Half'"), ("no_such_module:x", "no_such_module"),
+    (object(), "infer"), ("expert", "cannot act in gym")])
+def test_a_bad_policy_is_one_line(policy: Any, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        rollout.run(policy, COUNT, episodes=1, workers=1)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_longest_horizon_is_the_engines_and_marks_the_episode_truncated() -> None:
+    report = rollout.run(Half(), "gym:toys:toy/Endless-v0", episodes=2, workers=1, horizon=30)
+    assert [(e.steps, e.terminated, e.truncated) for e in report.episodes] == [(6, True, False), (30, False, True)]
+
+
+def test_the_fingerprint_covers_what_affects_results_and_nothing_else() -> None:
+    from rollout.config import AFFECTS_RESULTS
+
+    config = rollout.EvalConfig.create(targets=(COUNT,))
+    for name, value in {"workers": 3, "max_batch": 2, "retries": 0, "display": "json", "video": "none"}.items():
+        assert msgspec.structs.replace(config, **{name: value}).fingerprint("p") == config.fingerprint("p")
+    for name, value in {"seed": 3, "episodes": 2, "horizon": 5, "tasks": (0,), "n_action_steps": 2}.items():
+        assert name in AFFECTS_RESULTS
+        assert msgspec.structs.replace(config, **{name: value}).fingerprint("p") != config.fingerprint("p")
+    assert config.fingerprint("p") != config.fingerprint("q")
