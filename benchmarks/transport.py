@@ -53,11 +53,12 @@ class Alternating:
 
     from rollout import PolicySpec
 
-    spec = PolicySpec()
+    actions = ([0], [1])  # chunks of one action
+    spec = PolicySpec(inline=True)  # no thread, as for the built-in `random`
 
     def infer(self, requests: Sequence[Any]) -> Sequence[Any]:
         """One action a request."""
-        return [request.step % 2 for request in requests]
+        return [self.actions[request.step % 2] for request in requests]
 
 
 def measure_rollout(seconds: float) -> float:

@@ -19,7 +19,7 @@ from rollout.errors import SimulatorError, UsageError, WorkerDied
 from rollout.evaluation import Evaluation
 from rollout.policies.load import as_policy, policy_name
 from rollout.rendering import choose_backend, worker_environment
-from rollout.resources import available_memory, usable_cores
+from rollout.resources import available_memory, usable_cores, workers_that_fit
 from rollout.results.report import Report
 from rollout.sim.processes import Forkserver
 from rollout.sim.worker import InlineWorker, TimeLimits, WorkerProcess
@@ -171,7 +171,7 @@ class Engine:
     def _auto_workers(self) -> int:
         """Twice the cores, so that they never idle while episodes wait for the policy; less where memory says so."""
         each = max(adapter.worker_memory_gb for adapter in self._adapters.values())
-        return max(1, min(2 * usable_cores(), int(available_memory() * 0.8 / (each * 1e9))))
+        return max(1, min(2 * usable_cores(), workers_that_fit(available_memory(), each)))
 
     def _slot(self, index: int) -> Slot:
         while len(self._slots) <= index:

@@ -140,17 +140,16 @@ class _Stop:
 def _print_report(report: Report, config: EvalConfig) -> None:
     if config.display in ("json", "none"):
         return
-    from rich.console import Console
-
     from rollout.display.table import print_summary
+    from rollout.display.terminal import Terminal
 
-    console = Console()
     try:
-        print_summary(report.summary, console)
+        terminal = Terminal(sys.stdout)
+        print_summary(report.summary, terminal)
         if report.out is not None:
-            console.print(f"results in {report.out}", highlight=False, soft_wrap=True)
-    except OSError:
-        pass  # a closed terminal must not cost the exit code
+            terminal.print(f"results in {report.out}", highlight=False, soft_wrap=True)
+    except OSError:  # a closed terminal or pipe must not cost the exit code
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 @cli.command(name="list")

@@ -14,6 +14,7 @@ import msgspec
 
 from rollout.config import EvalConfig
 from rollout.display.base import Counters, Display, RunPlan, TaskCounters, WorkerState
+from rollout.display.rates import whole_run
 from rollout.display.select import NullDisplay
 from rollout.engine.engine import Run, RunSettings, count
 from rollout.engine.slots import Slot
@@ -26,7 +27,7 @@ from rollout.results.export import write_eval_info
 from rollout.results.header import Header
 from rollout.results.journal import Journal, holds_journal
 from rollout.results.report import Report
-from rollout.results.summary import Timing, bound_by, summarize, write_summary
+from rollout.results.summary import Bound, Timing, summarize, write_summary
 from rollout.sim.video import require_encoder, video_path
 from rollout.types import EpisodeResult, EpisodeSpec, SuiteInfo, VideoRequest
 from rollout.values import Value
@@ -161,8 +162,12 @@ class Evaluation:
             mean_batch=counters.decisions / counters.batches if counters.batches else None,
             policy_busy=busy,
             worker_utilisation=utilisation,
-            bound_by=bound_by(startup=self._built_s / workers_s, policy_busy=busy, worker_utilisation=utilisation),
+            bound_by="start-up" if self._built_s > workers_s / 2 else self._bound(wall),
         )
+
+    def _bound(self, wall_s: float) -> Bound:
+        rates = whole_run(self._counters, wall_s)
+        return "policy" if rates is not None and rates.bound == "policy" else "simulators"
 
     def _settings(self, options: Mapping[str, Mapping[str, str]]) -> RunSettings:
         config = self._config

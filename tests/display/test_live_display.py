@@ -44,10 +44,12 @@ def test_notes_and_errors_stand_above_the_region(make, screen, live):
     live.note("worker 3 died: killed by SIGKILL; retrying")
     live.episode(make.error("out of [red]memory[/red]\nlog"))
     live.episode(make.result())
+    live.note("a worker says\n\x1b[2J")
     live.refresh()
-    assert screen.shown[:3] == [
+    assert screen.shown[:4] == [
         "worker 3 died: killed by SIGKILL; retrying",
         "error: metaworld:mt10 reach-v3 episode 3: WorkerDied: out of [red]memory[/red]",
+        "a worker says [2J",
         "rollout  metaworld:mt10  policy expert  2 workers  → runs/first"]
 
 

@@ -23,8 +23,8 @@ def test_the_more_loaded_resource_bounds_the_run(policy_busy_s, sim_busy_s, work
 
 
 def test_nothing_bounds_a_run_in_which_nothing_happened():
-    assert bound_by(policy_busy_s=0.0, sim_busy_s=0.0, wall_s=10.0, workers=4) is None
-    assert bound_by(policy_busy_s=1.0, sim_busy_s=1.0, wall_s=0.0, workers=4) is None
+    assert bound_by(policy_busy_s=0.0, sim_busy_s=0.0, wall_s=10.0, workers=4, cores=2) is None
+    assert bound_by(policy_busy_s=1.0, sim_busy_s=1.0, wall_s=0.0, workers=4, cores=2) is None
 
 
 def test_rates_show_the_last_seconds_and_not_the_average():

@@ -27,7 +27,7 @@ def session(space: Space = BOX, *, n_obs_steps: int = 1, n_action_steps: int | N
 
 def done(rewards: list[float], *, terminated: bool = False, truncated: bool = False, success: bool | None = None,
          observations: tuple[dict[str, Any], ...] = ()) -> RunDone:
-    return RunDone(pack_array(np.array(rewards)), terminated, truncated, success, observations, 0.0, 0.0)
+    return RunDone(np.array(rewards, "<f8").tobytes(), terminated, truncated, success, observations, 0.0, 0.0)
 
 
 def finish(of: EpisodeSession) -> EpisodeResult:
@@ -73,7 +73,7 @@ def test_a_buffer_that_the_policy_reuses_does_not_change_the_record() -> None:
     episode.chunk(buffer)
     buffer[:] = 9.0
     episode.executed(done([0.0], terminated=True))
-    actions = episode.actions()
+    actions = episode.actions
     assert isinstance(actions, Array)
     assert unpack_array(actions).tolist() == [[0.25, 0.25]]
 
@@ -85,7 +85,7 @@ def test_the_record_holds_executed_actions_only() -> None:
     result = finish(episode)
     assert (result.steps, result.sum_reward, result.max_reward) == (3, 6.0, 3.0)
     assert result.outcome is Outcome.SUCCESS
-    actions = episode.actions()
+    actions = episode.actions
     assert isinstance(actions, Array)
     assert actions.shape == (3, 2)
 
@@ -163,7 +163,7 @@ def test_nested_actions_are_sent_and_recorded_as_they_are() -> None:
     assert isinstance(sent, Items)
     assert unpack(sent.items[1])["say"] == "ab"
     episode.executed(done([0.0], terminated=True))
-    recorded = unpack(episode.actions())
+    recorded = unpack(episode.actions)
     assert len(recorded) == 1
     assert recorded[0]["say"] == "ab"
 

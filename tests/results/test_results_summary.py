@@ -15,7 +15,7 @@ from sample_records import KEYS, at, result
 
 from rollout.errors import ResultsError
 from rollout.results.stats import wilson
-from rollout.results.summary import SUMMARY, Summary, Timing, bound_by, summarize, write_summary
+from rollout.results.summary import SUMMARY, Summary, Timing, summarize, write_summary
 from rollout.types import EpisodeResult, Outcome
 
 TIMING = Timing(wall_s=12.5, episodes_per_s=0.5, steps_per_s=math.nan, decisions=40, steps=400,
@@ -118,9 +118,3 @@ def test_the_file_is_strict_json_with_the_names_of_the_contract(tmp_path: Path) 
 def test_a_summary_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match=r"^cannot write .*summary.json: No such file or directory$"):
         write_summary(tmp_path / "gone", summarize([], 0))
-
-
-def test_the_bound_is_the_start_up_then_whoever_is_busier() -> None:
-    assert bound_by(startup=0.6, policy_busy=0.1, worker_utilisation=0.3) == "start-up"
-    assert bound_by(startup=0.1, policy_busy=0.9, worker_utilisation=0.3) == "policy"
-    assert bound_by(startup=0.1, policy_busy=0.2, worker_utilisation=0.9) == "simulators"

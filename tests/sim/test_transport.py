@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import socket
+import os
 import struct
+import sys
 import threading
 
 import anyio
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 
 from rollout.errors import ProtocolError
 from rollout.sim.protocol import MAX_FRAME, Describe, Failed, Reply, RunDone, Started, reply_decoder
-from rollout.sim.transport import BlockingConnection, FrameParser, LoopConnection, encode_frame, socket_pair
-from rollout.values import pack_array, unpack_array
+from rollout.sim.transport import BlockingConnection, Ends, FrameEncoder, FrameParser, LoopConnection, open_pipes
+from rollout.values import Array, pack_array, unpack_array
 
-ENCODER = msgspec.msgpack.Encoder()
+ENCODER = FrameEncoder()
 
 
 def cut(data: bytes, sizes: list[int]) -> list[bytes]:
@@ -75,23 +76,25 @@ def test_every_frame_has_a_buffer_of_its_own_so_arrays_stay_writable_and_unchang
     decoder = reply_decoder()
     arrays = []
     for value in (1.0, 2.0):
-        done = RunDone(pack_array(np.full(3, value)), False, False, None, (), 0.0, 0.0)
-        (frame,) = parser.feed(bytes(encode_frame(ENCODER, done)))
+        done = RunDone(b"", False, False, None, ({"x": pack_array(np.full(3, value))},), 0.0, 0.0)
+        (frame,) = parser.feed(bytes(ENCODER.encode(done)))
         reply = decoder.decode(frame)
         assert isinstance(reply, RunDone)
-        arrays.append(unpack_array(reply.rewards))
+        seen = reply.observations[0]["x"]
+        assert isinstance(seen, Array)
+        arrays.append(unpack_array(seen))
     arrays[1][:] = 9.0
     assert arrays[0].tolist() == [1.0, 1.0, 1.0]
 
 
 class Collected:
-    """A `LoopConnection` on one end of a pair, and what it called back with."""
+    """A `LoopConnection` on one end, and what it called back with."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, ends: Ends) -> None:
         self.replies: list[Reply] = []
         self.faults: list[Exception] = []
         self.happened = anyio.Event()
-        self.connection = LoopConnection(sock, self._reply, self._fault)
+        self.connection = LoopConnection(ends, self._reply, self._fault)
 
     def _reply(self, reply: Reply) -> None:
         self.replies.append(reply)
@@ -102,25 +105,24 @@ class Collected:
         self.happened.set()
 
 
-def test_a_message_far_larger_than_the_sockets_buffer_passes_both_ways() -> None:
-    big = np.arange(5_000_000, dtype=np.uint32)
-
-    def child(sock: socket.socket) -> None:
-        connection = BlockingConnection(sock)
+def test_a_message_far_larger_than_a_pipe_passes_both_ways() -> None:
+    def child(ends: Ends) -> None:
+        connection = BlockingConnection(ends)
         command = connection.receive()
         assert isinstance(command, Describe)
         connection.send(Failed("T", command.name, "x" * 20_000_000))
 
     async def main() -> Reply:
-        ours, theirs = socket_pair()
-        with theirs, anyio.fail_after(30):
+        ours, theirs = open_pipes()
+        with anyio.fail_after(30):
             thread = threading.Thread(target=child, args=(theirs,))
             thread.start()
             end = Collected(ours)
-            end.connection.send(Describe("y" * len(big)))
+            end.connection.send(Describe("y" * 5_000_000))
             await end.happened.wait()
             end.connection.close()
             thread.join(10)
+            theirs.close()
             return end.replies[0]
 
     reply = anyio.run(main)
@@ -131,9 +133,9 @@ def test_a_message_far_larger_than_the_sockets_buffer_passes_both_ways() -> None
 @pytest.mark.parametrize("sent", [struct.pack("<I", 5) + b"\xc1oops", struct.pack("<I", MAX_FRAME + 1), b""])
 def test_garbage_and_the_end_of_the_stream_are_faults_and_close_the_connection(sent: bytes) -> None:
     async def main() -> Collected:
-        ours, theirs = socket_pair()
+        ours, theirs = open_pipes()
         end = Collected(ours)
-        theirs.sendall(sent)
+        os.write(theirs.write, sent)
         theirs.close()
         with anyio.fail_after(10):
             await end.happened.wait()
@@ -145,13 +147,34 @@ def test_garbage_and_the_end_of_the_stream_are_faults_and_close_the_connection(s
     assert end.replies == []
 
 
+def test_a_command_to_a_dead_child_is_not_an_error_of_its_own() -> None:
+    async def main() -> list[Exception]:
+        ours, theirs = open_pipes()
+        end = Collected(ours)
+        theirs.close()
+        end.connection.send(Describe("x"))
+        with anyio.fail_after(10):
+            await end.happened.wait()
+        end.connection.send(Describe("x"))
+        return end.faults
+
+    assert [type(fault) for fault in anyio.run(main)] == [ProtocolError]
+
+
 def test_the_child_sees_the_end_of_the_stream_as_none() -> None:
-    ours, theirs = socket_pair()
+    ours, theirs = open_pipes()
     ours.close()
-    with theirs:
-        assert BlockingConnection(theirs).receive() is None
+    assert BlockingConnection(theirs).receive() is None
+    theirs.close()
 
 
 def test_a_reply_decodes_to_what_was_sent() -> None:
-    frame = encode_frame(ENCODER, Started(42))
-    assert reply_decoder().decode(frame[4:]) == Started(42)
+    assert reply_decoder().decode(ENCODER.encode(Started(42))[4:]) == Started(42)
+
+
+def test_a_giant_frame_does_not_keep_its_buffer() -> None:
+    encoder = FrameEncoder()
+    giant = len(encoder.encode(Failed("T", "m", "x" * (8 << 20))))
+    assert giant > 8 << 20
+    assert reply_decoder().decode(encoder.encode(Started(1))[4:]) == Started(1)
+    assert sys.getsizeof(encoder.encode(Started(1))) < 1 << 20

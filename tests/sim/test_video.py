@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout.errors import ResultsError, UsageError
-from rollout.sim.video import VideoWriter, video_path
+from rollout.sim.video import VideoWriter, require_encoder, video_path
 from rollout.types import EpisodeSpec
 
 av = pytest.importorskip("av")
@@ -202,8 +202,11 @@ def test_a_disk_that_fills_up_is_one_clear_line_and_leaves_nothing(tmp_path: Pat
 
 
 def test_without_pyav_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_encoder()
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(UsageError, match=r"rollout-engine\[video\]"):
+    with pytest.raises(UsageError, match=r"^videos need PyAV.*rollout-engine\[video\]"):
+        require_encoder()
+    with pytest.raises(UsageError, match=r"^videos need PyAV.*rollout-engine\[video\]"):
         VideoWriter(tmp_path / "a.mp4", 10)
 
 

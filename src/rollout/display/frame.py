@@ -1,7 +1,7 @@
 """The live view as lines of styled text, laid out for a given width and height. Nothing here writes.
 
-Lines are composed by hand. The same 34 rows as a `rich.table`, whose cells are measured and wrapped, took 20 ms
-a refresh against 1.3 ms, and lines that must never wrap need neither.
+Lines are composed by hand. The same 34 rows as a `rich.table`, whose cells are measured and wrapped, took
+20 ms a refresh against 1.3 ms, and lines that must never wrap need neither.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class JsonDisplay:
         self._send(_progress(End, self._counters, whole_run(self._counters, elapsed_s), elapsed_s))
 
     def _elapsed_s(self) -> float:
-        return time.monotonic() - self._started_s
+        return round(time.monotonic() - self._started_s, 6)
 
     def _send(self, event: _Event) -> None:
         self._stream.write(self._encoder.encode(event).decode() + "\n")

@@ -18,7 +18,7 @@ from rollout.display.frame import View, compose
 from rollout.display.rates import Rates, RateWindow, eta_s
 from rollout.display.tasks import Key, Line
 from rollout.display.terminal import ready
-from rollout.display.text import ErrorLines
+from rollout.display.text import ErrorLines, one_line
 from rollout.types import EpisodeResult
 
 __all__ = ["LiveDisplay"]
@@ -66,7 +66,7 @@ class LiveDisplay:
 
     def note(self, message: str) -> None:
         # Kept until the next refresh: a burst of notes costs one redraw, and a paused terminal none.
-        self._notes.append(Text(message, style="yellow"))
+        self._notes.append(Text(one_line(message), style="yellow"))
 
     def finish(self) -> None:
         if not self._live.is_started:
@@ -86,8 +86,9 @@ class LiveDisplay:
         width, height = self._console.size
         self._live.update(_Frame(compose(view, width, height)))
         with self._console:  # one write for the notes and the frame
-            while self._notes:
-                self._console.print(self._notes.popleft())
+            if self._notes:
+                self._console.print(Text("\n").join(self._notes))
+                self._notes.clear()
             self._live.refresh()
 
     def _running_s(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from enum import StrEnum
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from rollout.display.base import Counters, TaskCounters
+from rollout.resources import usable_cores
 
 __all__ = ["Bound", "RateWindow", "Rates", "bound_by", "eta_s", "overall", "whole_run"]
 
@@ -34,7 +34,7 @@ class Rates(Struct, frozen=True, kw_only=True):
 
 
 def bound_by(*, policy_busy_s: float, sim_busy_s: float, wall_s: float, workers: int,
-             cores: int | None = None) -> Bound | None:
+             cores: int) -> Bound | None:
     """Say what bounds a run, from how loaded its two resources were over `wall_s` seconds.
 
     The rule: the policy's load is the share of the wall time that it computed, `policy_busy_s / wall_s`. The
@@ -44,11 +44,11 @@ def bound_by(*, policy_busy_s: float, sim_busy_s: float, wall_s: float, workers:
     is whichever load is larger. How many workers wait for the policy says nothing by itself: with twice as
     many workers as cores, half of them may wait while every core simulates.
 
-    `cores` defaults to the cores that this process may use. None where neither did any work.
+    None where neither did any work.
     """
     if wall_s <= 0 or policy_busy_s + sim_busy_s <= 0:
         return None
-    at_once = max(1, min(workers, cores or usable_cores()))
+    at_once = max(1, min(workers, cores))
     policy_load, sim_load = policy_busy_s / wall_s, sim_busy_s / wall_s / at_once
     return Bound.POLICY if policy_load >= NEVER_RESTS or policy_load > sim_load else Bound.SIMULATORS
 
@@ -58,6 +58,7 @@ class RateWindow:
 
     def __init__(self, span_s: float = 10.0) -> None:
         self.span_s = span_s
+        self._cores = usable_cores()
         self._samples: deque[_Sample] = deque()
 
     def observe(self, counters: Counters, now_s: float) -> Rates | None:
@@ -66,7 +67,7 @@ class RateWindow:
         # The oldest sample may be older than the span: else one that refreshes rarely would have no window.
         while len(self._samples) > 2 and self._samples[1].at_s <= now_s - self.span_s:
             self._samples.popleft()
-        return _between(self._samples[0], self._samples[-1], len(counters.workers))
+        return _between(self._samples[0], self._samples[-1], len(counters.workers), self._cores)
 
 
 class _Sample(Struct, frozen=True, kw_only=True):
@@ -86,10 +87,10 @@ class _Sample(Struct, frozen=True, kw_only=True):
 def whole_run(counters: Counters, wall_s: float) -> Rates | None:
     """Rates since the first episode started, `wall_s` seconds ago."""
     start = _Sample.of(Counters(), 0.0)
-    return _between(start, _Sample.of(counters, wall_s), len(counters.workers))
+    return _between(start, _Sample.of(counters, wall_s), len(counters.workers), usable_cores())
 
 
-def _between(first: _Sample, last: _Sample, workers: int) -> Rates | None:
+def _between(first: _Sample, last: _Sample, workers: int, cores: int) -> Rates | None:
     wall_s = last.at_s - first.at_s
     if wall_s <= 0:
         return None
@@ -101,7 +102,8 @@ def _between(first: _Sample, last: _Sample, workers: int) -> Rates | None:
         mean_batch=decisions / batches if batches else None,
         # A forward that began before the window is counted where it ends, so the share can pass 1.
         policy_busy=min(1.0, policy_busy_s / wall_s),
-        bound=bound_by(policy_busy_s=policy_busy_s, sim_busy_s=sim_busy_s, wall_s=wall_s, workers=workers),
+        bound=bound_by(policy_busy_s=policy_busy_s, sim_busy_s=sim_busy_s, wall_s=wall_s, workers=workers,
+                       cores=cores),
     )
 
 
@@ -132,8 +134,3 @@ def overall(counters: Counters) -> TaskCounters:
         errors=sum(task.errors for task in tasks),
         active=sum(task.active for task in tasks),
     )
-
-
-def usable_cores() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

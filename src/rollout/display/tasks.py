@@ -19,6 +19,7 @@ Line: TypeAlias = list[Span]
 Key: TypeAlias = tuple[str, int]  # suite, task_id
 
 GAP: Final = "  "
+LEAST_INSTRUCTION: Final = 28  # cells of an instruction below which it says too little to be shown
 SPACIOUS: Final = 25  # lines from which blank ones set the table apart even where tasks are left out
 
 
@@ -98,7 +99,7 @@ class _Columns(Struct, frozen=True, kw_only=True):
         suite = suite if len(suites) > 1 and room - name >= suite + 2 else 0
         rest = room - name - (suite and suite + 2) - 2
         said = max(cell_len(_instruction(task)) for task in tasks.values())
-        instruction = min(said, rest) if rest >= min(said, 16) else 0
+        instruction = min(said, rest) if rest >= min(said, LEAST_INSTRUCTION) else 0
         return cls(names=names, ids=ids, name=name, instruction=instruction, suite=suite, bar=bar,
                    episodes=episodes, success=success, errors=errors)
 

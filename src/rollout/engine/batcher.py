@@ -63,7 +63,8 @@ Pending = tuple[Request, "asyncio.Future[Any]"]
 class Batcher:
     """The async shell: `await decide(request)`. A context manager that owns the policy's thread.
 
-    With `inline`, the policy runs on the loop's own thread, so that `breakpoint()` works in it.
+    With `inline`, the policy answers each request at once on the loop's own thread: `breakpoint()` works in it, and a
+    policy that needs microseconds is spared the hand-over to a thread, which costs a hundred of them.
     """
 
     def __init__(self, infer: Callable[[Sequence[Request]], Sequence[Any]], counters: Counters, *, max_batch: int,
@@ -87,6 +88,8 @@ class Batcher:
 
     async def decide(self, request: Request) -> Any:
         """The policy's action chunk for `request`. Raises `PolicyError` where the policy failed."""
+        if self._inline:
+            return self._decide_now(request)
         future: asyncio.Future[Any] = self._loop.create_future()
         self._queue.put((request, future), time.monotonic())
         self._schedule()
@@ -109,10 +112,7 @@ class Batcher:
                 self._timer = self._loop.call_later(self._queue.due_in(now, may_come), self._time_out)
             return
         self._busy = True
-        if self._inline:
-            self._done(batch, *self._forward(batch))
-        else:
-            self._jobs.put(batch)
+        self._jobs.put(batch)
 
     def _time_out(self) -> None:
         self._timer = None
@@ -121,43 +121,54 @@ class Batcher:
     def _serve(self) -> None:
         """The policy's thread."""
         while (batch := self._jobs.get()) is not None:
-            outcome = self._forward(batch)
+            outcome = self._forward([request for request, _ in batch])
             try:
                 self._loop.call_soon_threadsafe(self._done, batch, *outcome)
             except RuntimeError:
                 return  # the loop was closed while the policy ran
 
-    def _forward(self, batch: list[Pending]) -> tuple[Sequence[Any], BaseException | None, float]:
+    def _decide_now(self, request: Request) -> Any:
+        chunks, error, seconds = self._forward([request])
+        self._count(1, seconds)
+        if error is not None:
+            raise _blame([request], error)
+        return chunks[0]
+
+    def _forward(self, requests: list[Request]) -> tuple[Sequence[Any], BaseException | None, float]:
         began = time.perf_counter()
         try:
-            chunks = self._infer([request for request, _ in batch])
-            if len(chunks) != len(batch):
-                raise PolicyError(f"the policy returned {len(chunks)} action chunks for {len(batch)} requests")
+            chunks = self._infer(requests)
+            if len(chunks) != len(requests):
+                raise PolicyError(f"the policy returned {len(chunks)} action chunks for {len(requests)} requests")
         except BaseException as exc:
             return (), exc, time.perf_counter() - began
         return chunks, None, time.perf_counter() - began
 
     def _done(self, batch: list[Pending], chunks: Sequence[Any], error: BaseException | None, seconds: float) -> None:
         self._busy = False
-        counters = self._counters
-        counters.batches += 1
-        counters.decisions += len(batch)
-        counters.policy_busy_s += seconds
-        if error is not None:
-            self._fail(batch, error)
-        else:
-            for (_, future), chunk in zip(batch, chunks, strict=True):
-                if not future.done():  # done: its episode was cancelled meanwhile
-                    future.set_result(chunk)
+        self._count(len(batch), seconds)
+        blame = None if error is None else _blame([request for request, _ in batch], error)
+        for index, (_, future) in enumerate(batch):
+            if future.done():
+                continue  # its episode was cancelled meanwhile
+            if blame is not None:
+                future.set_exception(blame)
+            else:
+                future.set_result(chunks[index])
         if len(self._queue):
             self._schedule()
 
-    def _fail(self, batch: list[Pending], error: BaseException) -> None:
-        blame: BaseException = error
-        if isinstance(error, Exception) and not isinstance(error, RolloutError):
-            where = ", ".join(f"{r.episode.task} episode {r.episode.episode}" for r, _ in batch[:3])
-            blame = PolicyError(f"the policy raised {type(error).__name__}: {error} (batch of {len(batch)}: {where}, …)")
-            blame.__cause__ = error
-        for _, future in batch:
-            if not future.done():
-                future.set_exception(blame)
+    def _count(self, decisions: int, seconds: float) -> None:
+        self._counters.batches += 1
+        self._counters.decisions += decisions
+        self._counters.policy_busy_s += seconds
+
+
+def _blame(requests: Sequence[Request], error: BaseException) -> BaseException:
+    if not isinstance(error, Exception) or isinstance(error, RolloutError):
+        return error
+    where = ", ".join(f"{request.episode.task} episode {request.episode.episode}" for request in requests[:3])
+    what = f"the policy raised {type(error).__name__}: {error}"
+    blame = PolicyError(f"{what} (batch of {len(requests)}: {where}{', …' if len(requests) > 3 else ''})")
+    blame.__cause__ = error
+    return blame

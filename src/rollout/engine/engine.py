@@ -59,7 +59,8 @@ class Run:
         `PolicyError`, a `UsageError`, a `ResultsError`."""
         settings = self._settings
         batcher = Batcher(self._policy.infer, self._counters, max_batch=settings.max_batch,
-                          max_wait_s=settings.max_wait_s, inline=settings.inline)
+                          max_wait_s=settings.max_wait_s,
+                          inline=settings.inline or self._policy.spec.inline)
         self._counters.started_s = time.monotonic()
         with self._scope, batcher:
             async with anyio.create_task_group() as background:

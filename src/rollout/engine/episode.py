@@ -10,7 +10,7 @@ from rollout.display.base import Counters, WorkerState
 from rollout.engine.batcher import Batcher
 from rollout.engine.session import EpisodeSession
 from rollout.policies.base import Policy
-from rollout.sim.protocol import Reset, ResetDone
+from rollout.sim.protocol import Reset
 from rollout.sim.worker import Worker
 from rollout.types import EpisodeResult, EpisodeSpec, Spent, SuiteInfo, VideoRequest
 from rollout.values import Value
@@ -38,43 +38,37 @@ class Measured(Struct, frozen=True, kw_only=True):
 async def run_episode(attempt: Attempt, worker: Worker, policy: Policy, batcher: Batcher,
                       counters: Counters) -> Measured:
     """Run the episode on `worker`. Raises what the worker or the policy raised."""
-    batcher.active += 1
-    try:
-        return await _run(attempt, worker, policy, batcher, counters)
-    finally:
-        batcher.active -= 1
-
-
-async def _run(attempt: Attempt, worker: Worker, policy: Policy, batcher: Batcher, counters: Counters) -> Measured:
     states, index, clock = counters.workers, worker.index, time.perf_counter
     spec = attempt.spec
     builds = worker.task != (spec.suite, spec.task_id)
     states[index] = WorkerState.BUILDING if builds else WorkerState.RESETTING
-    observe = policy.spec.observation_request
-    ready = await worker.reset(Reset(attempt.suite, spec, observe, attempt.video))
-    session = _open(attempt, worker, policy)
-    session.observe((ready.observation,))
-    sim_s, render_s, wait_s = 0.0, ready.render_s, 0.0
-    counters.sim_busy_s += ready.reset_s + render_s
-    while not session.ended:
-        states[index] = WorkerState.WAITING
-        asked = clock()
-        actions = session.chunk(await batcher.decide(session.request()))
-        waited = clock() - asked
-        states[index] = WorkerState.STEPPING
-        done = await worker.run(actions)
-        before = session.steps
-        session.executed(done)
-        wait_s += waited
-        sim_s += done.sim_s
-        render_s += done.render_s
-        counters.steps += session.steps - before
-        counters.policy_wait_s += waited
-        counters.sim_busy_s += done.sim_s + done.render_s
+    batcher.active += 1
+    try:
+        ready = await worker.reset(Reset(attempt.suite, spec, policy.spec.observation_request, attempt.video))
+        session = _open(attempt, worker, policy)
+        session.observe((ready.observation,))
+        sim_s, render_s, wait_s, video = 0.0, ready.render_s, 0.0, None
+        counters.sim_busy_s += ready.reset_s + render_s
+        while not session.ended:
+            states[index] = WorkerState.WAITING
+            asked = clock()
+            chunk = await batcher.decide(session.request())
+            waited = clock() - asked
+            actions = session.chunk(chunk)
+            states[index] = WorkerState.STEPPING
+            done = await worker.run(actions)
+            counters.steps += session.executed(done)
+            wait_s += waited
+            sim_s += done.sim_s
+            render_s += done.render_s
+            counters.policy_wait_s += waited
+            counters.sim_busy_s += done.sim_s + done.render_s
+            video = done.video
+    finally:
+        batcher.active -= 1
     spent = Spent(reset=ready.reset_s, sim=sim_s, render=render_s, wait=wait_s)
-    video = done.video
-    result = session.result(attempts=attempt.number, spent=spent, built=_built(ready), video=video)
-    return Measured(result=result, actions=session.actions())
+    result = session.result(attempts=attempt.number, spent=spent, built=ready.task is not None, video=video)
+    return Measured(result=result, actions=session.actions)
 
 
 def _open(attempt: Attempt, worker: Worker, policy: Policy) -> EpisodeSession:
@@ -84,7 +78,3 @@ def _open(attempt: Attempt, worker: Worker, policy: Policy) -> EpisodeSession:
         attempt.spec, task, n_obs_steps=policy.spec.n_obs_steps, n_action_steps=attempt.n_action_steps,
         session=policy.open_session(attempt.spec, task),
     )
-
-
-def _built(ready: ResetDone) -> bool:
-    return ready.task is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 from hashlib import blake2b
 from math import isfinite
 from typing import Any
@@ -41,10 +42,11 @@ class EpisodeSession:
         space = task.action_space
         self._shape: tuple[int, ...] | None = getattr(space, "shape", None)  # None: a nested action space
         self._dtype = np.dtype(getattr(space, "dtype", "f4"))
+        self._ndim = 1 + len(self._shape or ())
         self._sent: np.ndarray | list[Any] = []
         self._actions: list[np.ndarray] = []
         self._nested_actions: list[Value] = []
-        self._rewards: list[np.ndarray] = []
+        self._rewards: list[bytes] = []
         self._last: RunDone | None = None
 
     def observe(self, observations: Sequence[WireObservation]) -> None:
@@ -67,28 +69,23 @@ class EpisodeSession:
             return self._nested_chunk(actions)
         try:
             array = np.asarray(actions)
-            if array.shape == self._shape or (array.shape == (1,) and self._shape == ()):
-                array = array.reshape(1, *self._shape)
-            elif self._shape == () and array.ndim == 2 and array.shape[1] == 1:
-                array = array[:, 0]  # (chunk, 1) for a Discrete space
-            if array.ndim != len(self._shape) + 1 or array.shape[1:] != self._shape or not len(array):
-                raise ValueError(f"shape {array.shape} instead of (chunk_size, {', '.join(map(str, self._shape))})")
+            if array.ndim != self._ndim or array.shape[1:] != self._shape or not len(array):
+                array = _as_chunk(array, self._shape)
+            if array.dtype is not self._dtype:
+                _check_cast(array, self._dtype)
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ValueError("an action that is not finite")
-            if self._dtype.kind in "iu" and array.dtype.kind == "f" and (array != np.rint(array)).any():
-                raise ValueError(f"{array.dtype} actions that are not whole numbers, for a space of {self._dtype}")
             # A copy: the policy may reuse its buffer, and the record keeps what was executed.
             sent = self._sent = np.array(array[: self._n_action_steps], self._dtype, order="C")
         except (TypeError, ValueError) as exc:
             raise self._blame(exc) from exc
         return pack_array(sent)
 
-    def executed(self, done: RunDone) -> None:
-        """Take over what a chunk did."""
-        rewards = unpack_array(done.rewards)
-        count = len(rewards)
+    def executed(self, done: RunDone) -> int:
+        """Take over what a chunk did, and return how many steps that were."""
+        count = len(done.rewards) // 8
         self.steps += count
-        self._rewards.append(rewards)
+        self._rewards.append(done.rewards)
         if isinstance(self._sent, np.ndarray):
             self._actions.append(self._sent[:count])
         else:
@@ -97,9 +94,11 @@ class EpisodeSession:
         self.ended = done.terminated or done.truncated
         if not self.ended:
             self.observe(done.observations)
+        return count
 
+    @cached_property
     def actions(self) -> Value:
-        """All executed actions, leading axis: steps."""
+        """All executed actions of an ended episode, leading axis: steps."""
         if self._shape is None:
             return Items(tuple(self._nested_actions))
         empty = np.zeros((0, *self._shape), self._dtype)
@@ -109,7 +108,7 @@ class EpisodeSession:
         """The record of an episode that was measured to its end."""
         last = self._last
         assert last is not None and self.ended
-        rewards = np.concatenate(self._rewards)
+        rewards = np.frombuffer(b"".join(self._rewards), np.float64)
         total = float(rewards.sum())
         finite = isfinite(total)  # huge rewards may add up to infinity
         return EpisodeResult(
@@ -132,7 +131,7 @@ class EpisodeSession:
     def _digest(self, rewards: np.ndarray, last: RunDone) -> str:
         """128 bits over everything that the episode did: actions, rewards, ending."""
         ending = (self.steps, last.terminated, last.truncated, last.success)
-        return blake2b(_encode((self.actions(), pack_array(rewards), ending)), digest_size=16).hexdigest()
+        return blake2b(_encode((self.actions, pack_array(rewards), ending)), digest_size=16).hexdigest()
 
     def _nested_chunk(self, actions: Any) -> Items:
         try:
@@ -155,6 +154,21 @@ def failed(spec: EpisodeSpec, error: Any, *, attempts: int, spent: Spent, built:
         **_identity(spec), outcome=Outcome.ERROR, success=None, steps=0, sum_reward=None, max_reward=None,
         terminated=False, truncated=False, attempts=attempts, error=error, digest=None, time_s=spent, built=built,
     )
+
+
+def _as_chunk(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A single action, or (chunk_size, 1) for a `Discrete` space, as (chunk_size, *shape). Raises `ValueError`."""
+    if array.shape == shape:
+        return array[np.newaxis]
+    if shape == () and array.ndim == 2 and array.shape[1] == 1 and len(array):
+        return array[:, 0]
+    raise ValueError(f"shape {array.shape} instead of (chunk_size, {', '.join(map(str, shape))})")
+
+
+def _check_cast(array: np.ndarray, dtype: np.dtype) -> None:
+    """Raise `ValueError` where casting `array` to the action space's `dtype` would lose its meaning."""
+    if dtype.kind in "iu" and array.dtype.kind == "f" and (array != np.rint(array)).any():
+        raise ValueError(f"{array.dtype} actions that are not whole numbers, for a space of {dtype}")
 
 
 def _identity(spec: EpisodeSpec) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """Any Gymnasium environment: `gym:<id>`, or `gym:<module>:<id>` where importing `module` registers it.
 
-Observations get LeRobot's keys (`rollout.envs.gymnasium_observations`).
-`task`, the instruction, is in every observation: the observation's own text, else `info["task"]`, else the
-environment's `task_description`, `task` or `instruction` where that is a string, else the empty string.
+Observations get LeRobot's keys, as `rollout.envs.gymnasium_observations` tells. `task`, the instruction,
+is in every observation: the observation's own text, else `info["task"]`, else the environment's
+`task_description`, `task` or `instruction` where that is a string, else the empty string.
 """
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Mapping
 from math import isfinite, isnan
@@ -18,7 +17,7 @@ import numpy as np
 from rollout.envs.actions import converter
 from rollout.envs.base import Requirement, Step
 from rollout.envs.gymnasium_observations import observation_fields, to_observation
-from rollout.envs.gymnasium_registry import find
+from rollout.envs.gymnasium_registry import find, keywords
 from rollout.envs.observations import check_keys
 from rollout.spaces import describe
 from rollout.types import EpisodeSpec, Observation, ObservationRequest, SuiteInfo, Task, TaskInfo
@@ -152,9 +151,9 @@ class GymnasiumSimulator:
 
     def _instruction(self, info: Mapping[str, Any]) -> str:
         if info and isinstance(text := info.get("task"), str):
-            return text
+            return str(text)
         name = self._instruction_at
-        return str(getattr(self._bare, name)) if name is not None else ""
+        return "" if name is None else str(getattr(self._bare, name))
 
     def _instruction_attribute(self) -> str | None:
         """Looked for once an episode: three attributes that are not there cost 0.4 us a step."""
@@ -171,7 +170,7 @@ def to_frame(rendered: Any) -> np.ndarray:
     if isinstance(rendered, list | tuple):
         rendered = rendered[-1] if rendered else None
     if rendered is None:
-        raise ValueError("render() returned nothing: without a render mode rgb_array it cannot be filmed")
+        raise ValueError("render() returned no frame to film: does it have the render mode rgb_array?")
     frame = np.asarray(rendered)
     if frame.ndim == 2:
         frame = frame[..., None]
@@ -230,8 +229,8 @@ def _refuse_old_api(env: Any) -> None:
     layer = env
     while type(layer).__module__.startswith("gymnasium.wrappers."):  # they take a seed, whatever they wrap
         layer = layer.env
-    parameters = inspect.signature(layer.reset).parameters
-    if "seed" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    accepted = keywords(layer.reset)
+    if accepted is not None and "seed" not in accepted:
         raise TypeError(OLD_API)
 
 

@@ -68,17 +68,18 @@ def to_observation(fields: Iterable[Field], seen: Any) -> Observation:
 
     Raises `ValueError` where one is missing.
     """
-    observation: Observation = {}
-    for key, path, _, copied in fields:
-        value = seen
-        for name in path:
-            try:
-                value = value[name]
-            except (KeyError, TypeError) as exc:
-                missing = _dotted(path)
-                raise ValueError(f"the observation has no {missing!r}, which its space declares") from exc
-        observation[key] = copied(value)
-    return observation
+    return {key: copied(_at(path, seen) if path else seen) for key, path, _, copied in fields}
+
+
+def _at(path: tuple[Any, ...], seen: Any) -> Any:
+    value = seen
+    for name in path:
+        try:
+            value = value[name]
+        except (KeyError, TypeError, IndexError) as exc:
+            missing = _dotted(path)
+            raise ValueError(f"the observation has no {missing!r}, which its space declares") from exc
+    return value
 
 
 def _fields(name: Any, space: gymnasium.Space[Any]) -> list[Field]:

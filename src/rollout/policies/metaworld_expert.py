@@ -41,6 +41,7 @@ class MetaWorldExpert:
 
 
 def _act(request: Request) -> np.ndarray:
-    action: np.ndarray = request.session.get_action(request.observation[ENVIRONMENT_STATE])
+    state = request.observation[ENVIRONMENT_STATE].copy()  # some scripts write into it
+    action: np.ndarray = request.session.get_action(state)
     clipped: np.ndarray = np.clip(action, -1, 1)
     return clipped[np.newaxis]

@@ -14,7 +14,7 @@ from rollout.results.files import pretty_json, write_atomically
 from rollout.results.stats import mean, wilson
 from rollout.types import EpisodeResult, Outcome
 
-__all__ = ["SUMMARY", "Bound", "Stats", "Summary", "TaskStats", "Timing", "bound_by", "by_task", "summarize",
+__all__ = ["SUMMARY", "Bound", "Stats", "Summary", "TaskStats", "Timing", "by_task", "summarize",
            "write_summary"]
 
 SUMMARY = "summary.json"
@@ -100,14 +100,6 @@ def by_task(results: Iterable[EpisodeResult]) -> dict[tuple[str, int], list[Epis
     for result in sorted(results, key=lambda result: result.key):
         grouped.setdefault((result.suite, result.task_id), []).append(result)
     return grouped
-
-
-def bound_by(*, startup: float, policy_busy: float, worker_utilisation: float) -> Bound:
-    """What bounds a run: `startup` is the share of its wall time before the first episode, for the others see
-    `Timing`."""
-    if startup > 0.5:
-        return "start-up"
-    return "policy" if policy_busy > worker_utilisation else "simulators"
 
 
 def _stats(results: Sequence[EpisodeResult]) -> Stats:

@@ -11,6 +11,7 @@ Messages travel over a `SOCK_SEQPACKET` socket as MessagePack; descriptors ride 
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import io
 import os
@@ -38,7 +39,7 @@ class _Message(Struct, frozen=True, array_like=True, tag=True):
 
 
 class Fork(_Message, frozen=True):
-    """Fork a worker; its data socket comes with this message."""
+    """Fork a worker; the descriptors that it reads from and writes to come with this message."""
 
 
 class Kill(_Message, frozen=True):
@@ -88,7 +89,7 @@ class _Child:
 
 
 class _Forkserver:
-    def __init__(self, control: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    def __init__(self, control: socket.socket, serve: Callable[[int, int], None]) -> None:
         self._control, self._serve = control, serve
         self._children: dict[int, _Child] = {}
         self._orders = msgspec.msgpack.Decoder(Order)
@@ -126,7 +127,7 @@ class _Forkserver:
     def _obey(self) -> bool:
         """One order. False when the parent is gone."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 1)
+            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 2)
         except BlockingIOError:
             return True
         except ConnectionError:
@@ -135,7 +136,7 @@ class _Forkserver:
             return False
         match self._orders.decode(data):
             case Fork(worker=worker):
-                self._fork(worker, descriptors[0])
+                self._fork(worker, *descriptors)
             case Kill(worker=worker, grace_s=grace_s):
                 for child in self._children.values():
                     if child.worker == worker:
@@ -143,24 +144,28 @@ class _Forkserver:
                         child.kill_at = time.monotonic() + grace_s
         return True
 
-    def _fork(self, worker: int, data: int) -> None:
+    def _fork(self, worker: int, read: int, write: int) -> None:
         log_read, log_write = os.pipe()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(data, log_read, log_write)
-        os.close(data)
-        os.close(log_write)
+            self._become_worker(read, write, log_read, log_write)
+        for descriptor in (read, write, log_write):
+            os.close(descriptor)
         os.set_blocking(log_read, False)
         child = self._children[pid] = _Child(worker, pid, log_read)
         self._selector.register(log_read, selectors.EVENT_READ, lambda: self._drain(child))
         self._tell(Forked(worker, pid))
 
-    def _become_worker(self, data: int, log_read: int, log_write: int) -> NoReturn:
+    def _become_worker(self, read: int, write: int, log_read: int, log_write: int) -> NoReturn:
         """In the forked child: own session and group, own standard streams, nothing of the forkserver's."""
         status = 1
         try:
             os.setsid()
             _die_with_parent(signal.SIGKILL)
+            if hasattr(os, "SCHED_BATCH"):
+                # Workers compute: being woken must not take the core from the parent, who feeds the others (a third
+                # of the CPU time per message, benchmarks/transport.py).
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
@@ -174,7 +179,7 @@ class _Forkserver:
                 sock.close()
             for descriptor in (log_read, log_write, *(child.log for child in self._children.values())):
                 os.close(descriptor)
-            self._serve(socket.socket(fileno=data))
+            self._serve(read, write)
             status = 0
         except SystemExit as exc:
             status = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
@@ -282,6 +287,8 @@ def main(control_fd: int, preload: list[str]) -> None:
     with open(os.devnull, "wb") as null:  # from here on, nothing of this process belongs on the user's terminal
         os.dup2(null.fileno(), 1)
         os.dup2(null.fileno(), 2)
+    gc.collect()
+    gc.freeze()  # children's collections then leave what they share with this process alone
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _die_with_parent(signal.SIGTERM)  # wakes the loop, which then sees that its parent changed
     forkserver = _Forkserver(control, serve)

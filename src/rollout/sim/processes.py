@@ -13,6 +13,7 @@ import anyio
 import msgspec
 
 from rollout.sim.forkserver import MAX_MESSAGE, Event, Exited, Fork, Kill, Order
+from rollout.sim.transport import Ends
 
 __all__ = ["Forkserver"]
 
@@ -54,14 +55,14 @@ class Forkserver:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._reap)
 
-    def fork(self, data: socket.socket, listener: Callable[[Event], None]) -> int:
-        """Fork a worker with `data` as its end of the connection, and return the id that `kill` takes.
+    def fork(self, ends: Ends, listener: Callable[[Event], None]) -> int:
+        """Fork a worker with (a copy of) `ends` of the connection, and return the id that `kill` takes.
 
         `listener` gets its `Forked` and its `Exited`.
         """
         self._forked += 1
         self._listeners[self._forked] = listener
-        self._order(Fork(self._forked), data.fileno())
+        self._order(Fork(self._forked), ends.read, ends.write)
         return self._forked
 
     def kill(self, worker: int, grace_s: float) -> None:

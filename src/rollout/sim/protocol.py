@@ -77,7 +77,7 @@ class Run(_Message, frozen=True):
 class RunDone(_Message, frozen=True):
     """What the chunk did. `observations` are the last `n_obs_steps` ones, oldest first; none where the episode ended."""
 
-    rewards: Array  # float64, one a step executed
+    rewards: bytes  # float64 in the machine's byte order, one a step executed
     terminated: bool
     truncated: bool
     success: bool | None  # at any step of the episode so far

@@ -5,21 +5,16 @@
 
 from __future__ import annotations
 
-import copy
 import os
-import socket
 import sys
 import time
 import traceback
-from collections import deque
+from array import array
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from rollout.envs.base import Simulator
 from rollout.envs.registry import load_simulator
-from rollout.errors import ResultsError, UsageError
+from rollout.errors import ProtocolError, ResultsError, UsageError
 from rollout.sim.protocol import (
     Close,
     Closed,
@@ -36,17 +31,17 @@ from rollout.sim.protocol import (
     Started,
     WireObservation,
 )
-from rollout.sim.transport import BlockingConnection
+from rollout.sim.transport import BlockingConnection, Ends
 from rollout.sim.video import VideoWriter
-from rollout.types import EpisodeSpec, Observation, ObservationRequest, SuiteInfo, VideoMode
-from rollout.values import Array, Items, pack, pack_array, unpack, unpack_array
+from rollout.types import Observation, SuiteInfo, VideoMode
+from rollout.values import Array, Items, pack, unpack, unpack_array
 
 __all__ = ["Server", "serve"]
 
 
-def serve(sock: socket.socket) -> None:
-    """Answer commands until `Close` or until the parent is gone."""
-    connection = BlockingConnection(sock)
+def serve(read: int, write: int) -> None:
+    """Answer commands from descriptor `read` on `write`, until `Close` or until the parent is gone."""
+    connection = BlockingConnection(Ends(read, write))
     server = Server()
     while (command := connection.receive()) is not None:
         reply = server.handle(command)
@@ -69,6 +64,8 @@ class Server:
     def handle(self, command: Command) -> Reply:
         """Do what `command` says. Exceptions become `Failed`; exits and signals end the process, as they should."""
         try:
+            if isinstance(command, Run) and self._episode is not None:  # the hot path
+                return self._episode.run(command.actions)
             return self._dispatch(command)
         except UsageError as exc:
             return Failed("UsageError", str(exc), "", ends_run="usage")
@@ -85,9 +82,8 @@ class Server:
                 return Described(self._adapter.describe(name, self._options))
             case Reset():
                 return self._reset(command)
-            case Run(actions=actions):
-                assert self._episode is not None  # the parent resets first
-                return self._episode.run(actions)
+            case Run():
+                raise ProtocolError("an action chunk came before a reset")
             case Close():
                 self._close_simulator()
                 return Closed()
@@ -113,11 +109,11 @@ class Server:
         built = self._task != (spec.suite, spec.task_id)
         simulator = self._build(command.suite, spec.task_id) if built else self._simulator
         assert simulator is not None
-        packed = pack_observation(simulator.reset(spec, command.observe))
-        self._episode = _Episode(simulator, command)
-        render_s = self._episode.film()
+        observation = simulator.reset(spec, command.observe)
+        self._episode = episode = _Episode(simulator, command)
+        render_s = episode.film()
         reset_s = time.perf_counter() - began - render_s
-        return ResetDone(simulator.info if built else None, packed, reset_s, render_s)
+        return ResetDone(simulator.info if built else None, episode.pack(observation), reset_s, render_s)
 
     def _build(self, suite: SuiteInfo, task_id: int) -> Simulator:
         self._close_simulator()  # never two alive: a scene may hold gigabytes
@@ -142,40 +138,47 @@ class _Episode:
 
     def __init__(self, simulator: Simulator, command: Reset) -> None:
         self._simulator = simulator
-        self._spec: EpisodeSpec = command.spec
-        self._observe: ObservationRequest = command.observe
+        self._horizon = command.spec.horizon
+        self._n_observed = command.observe.n_obs_steps
+        self._instruction = simulator.info.instruction
         self._keep = command.video.keep if command.video else VideoMode.ALL
         self._video = VideoWriter(command.video.path, simulator.info.fps) if command.video else None
-        self._pack = pack_observation if command.observe.n_obs_steps == 1 else _pack_copy
         self._steps = 0
         self._success: bool | None = None
 
     def run(self, actions: Array | Items) -> RunDone:
+        """Execute a chunk, or as much of it as the episode lasts."""
         began = time.perf_counter()
         chunk = unpack_array(actions) if isinstance(actions, Array) else [unpack(action) for action in actions.items]
-        step, n_observed = self._simulator.step, self._observe.n_obs_steps
-        last, rewards, render_s = len(chunk), [], 0.0
-        observations: deque[WireObservation] = deque(maxlen=n_observed)
-        terminated = truncated = False
-        for index, action in enumerate(chunk, 1):
-            done = step(action, last - index < n_observed)
-            self._steps += 1
+        step, first_observed = self._simulator.step, len(chunk) - self._n_observed
+        rewards: list[float] = []
+        observations: list[WireObservation] = []
+        render_s, ended = 0.0, False
+        for index, action in enumerate(chunk):
+            done = step(action, index >= first_observed)
             rewards.append(done.reward)
             if done.success is not None:
                 self._success = bool(done.success) or bool(self._success)
             if self._video is not None:
                 render_s += self.film()
-            terminated, truncated = done.terminated, done.truncated or self._steps >= self._spec.horizon
-            if terminated or truncated:
-                observations.clear()
+            out_of_time = self._steps + len(rewards) >= self._horizon
+            ended = done.terminated or done.truncated or out_of_time
+            if ended:
                 break
             if done.observation is not None:
-                observations.append(self._pack(done.observation))
-        video = self._finish_video() if terminated or truncated else None
+                observations.append(self.pack(done.observation))
+        self._steps += len(rewards)
+        video = self._finish_video() if ended else None
         return RunDone(
-            pack_array(np.array(rewards, np.float64)), terminated, truncated, self._success, tuple(observations),
-            time.perf_counter() - began - render_s, render_s, video,
+            array("d", rewards).tobytes(), done.terminated, done.truncated or out_of_time, self._success,
+            () if ended else tuple(observations), time.perf_counter() - began - render_s, render_s, video,
         )
+
+    def pack(self, observation: Observation) -> WireObservation:
+        """Describe every leaf; the instruction only where it is not the task's own."""
+        if observation.get("task") == self._instruction:
+            del observation["task"]
+        return {key: pack(value) for key, value in observation.items()}
 
     def film(self) -> float:
         """Add the current frame to the video, if one was asked for. Returns the seconds that it took."""
@@ -196,16 +199,6 @@ class _Episode:
             return None
         video, self._video = self._video, None
         return video.finish(keep=self._keep is VideoMode.ALL or not self._success)
-
-
-def pack_observation(observation: Observation) -> WireObservation:
-    """Describe every leaf. Arrays are not copied before the reply is encoded, so no step may come between."""
-    return {key: pack(value) for key, value in observation.items()}
-
-
-def _pack_copy(observation: Observation) -> WireObservation:
-    """For history: simulators may write later observations into the same arrays."""
-    return pack_observation(copy.deepcopy(observation))
 
 
 def _failed(exc: Exception, *, building: bool) -> Failed:

@@ -1,37 +1,56 @@
-"""Frames over a stream socket: a plain parser, a blocking connection (child) and an event-loop one (parent).
+"""Frames over a pair of pipes: a plain parser, a blocking connection (child) and an event-loop one (parent).
 
-The parent's half uses the loop's reader on a raw descriptor: anyio's streams cost 4-5 times its CPU
-(`benchmarks/transport.py`). anyio keeps what it is good at, lifetimes and structure.
+Pipes cost 4 us less a round trip than a socket pair; a pair for each worker keeps one worker's garbage from the others.
+The parent's half uses the loop's reader on a raw descriptor: anyio's streams cost 4-5 times its CPU. anyio keeps what
+it is good at, lifetimes and structure.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
+import fcntl
+import os
 import struct
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from rollout.errors import ProtocolError
 from rollout.sim.protocol import MAX_FRAME, Command, Reply, command_decoder, reply_decoder
 
-__all__ = ["BlockingConnection", "FrameParser", "LoopConnection", "encode_frame", "socket_pair"]
+__all__ = ["BlockingConnection", "Ends", "FrameEncoder", "FrameParser", "LoopConnection", "open_pipes"]
 
 _LENGTH: Final = struct.Struct("<I")
-READ_SIZE: Final = 1 << 16  # `recv(1 << 20)` costs 15 us more a call than 64 KiB: it allocates before it reads
+KEEP_SIZE: Final = 1 << 22  # the largest frame buffer that is kept
+REPLY_PIPE_SIZE: Final = 1 << 20
+READ_SIZE: Final = 1 << 16  # reading 1 MiB costs 15 us more a call: it allocates before it reads
 
 
-def encode_frame(encoder: msgspec.msgpack.Encoder, message: Command | Reply) -> bytearray:
-    """One message with its length in front. Raises `ProtocolError` where it is longer than `MAX_FRAME`."""
-    frame = bytearray(_LENGTH.size)
-    encoder.encode_into(message, frame, _LENGTH.size)
-    size = len(frame) - _LENGTH.size
-    if size > MAX_FRAME:
-        raise ProtocolError(f"a message of {size} bytes is longer than the protocol's {MAX_FRAME}")
-    _LENGTH.pack_into(frame, 0, size)
-    return frame
+class FrameEncoder:
+    """Encodes messages into one buffer that it keeps: allocating a frame each time costs as much as encoding it."""
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.msgpack.Encoder()
+        self._frame = bytearray(_LENGTH.size)
+
+    def encode(self, message: Command | Reply) -> bytearray:
+        """One message with its length in front, valid until the next call.
+
+        Raises `ProtocolError` where it is longer than `MAX_FRAME`.
+        """
+        frame = self._frame
+        self._encoder.encode_into(message, frame, _LENGTH.size)
+        size = len(frame) - _LENGTH.size
+        if size > KEEP_SIZE:
+            self._frame = bytearray(_LENGTH.size)  # a rare giant must not stay
+        if size > MAX_FRAME:
+            raise ProtocolError(f"a message of {size} bytes is longer than the protocol's {MAX_FRAME}")
+        _LENGTH.pack_into(frame, 0, size)
+        return frame
 
 
 class FrameParser:
@@ -41,6 +60,7 @@ class FrameParser:
         self._head = b""  # fewer bytes than a length
         self._body: bytearray | None = None  # a frame that is still coming in
         self._filled = 0
+        self.idle = True  # nothing is incomplete: the next byte starts a frame
 
     def feed(self, data: bytes) -> list[bytearray]:
         """Frames that `data` completes. Raises `ProtocolError` for a length beyond `MAX_FRAME`."""
@@ -66,6 +86,7 @@ class FrameParser:
             self._body[self._filled : self._filled + take] = data[at : at + take]
             at += take
             frames += self._advance(take)
+        self.idle = self._body is None and not self._head
         return frames
 
     def pending(self) -> memoryview | None:
@@ -74,7 +95,9 @@ class FrameParser:
 
     def received(self, count: int) -> list[bytearray]:
         """`count` bytes were received into `pending()`."""
-        return self._advance(count)
+        frames = self._advance(count)
+        self.idle = self._body is None
+        return frames
 
     def _advance(self, count: int) -> list[bytearray]:
         body = self._body
@@ -86,120 +109,147 @@ class FrameParser:
         return [body]
 
 
-def receive(sock: socket.socket, parser: FrameParser) -> list[bytearray] | None:
+class Ends(Struct, frozen=True):
+    """One side's descriptors."""
+
+    read: int
+    write: int
+
+    def close(self) -> None:
+        """Close both."""
+        os.close(self.read)
+        os.close(self.write)
+
+
+def open_pipes() -> tuple[Ends, Ends]:
+    """The parent's and the child's ends of a connection."""
+    command_read, command_write = os.pipe()
+    reply_read, reply_write = os.pipe()
+    # A reply may be a frame of camera images; the kernel may refuse (its limit a user), and then it takes more turns.
+    with suppress(OSError, AttributeError):
+        fcntl.fcntl(reply_write, fcntl.F_SETPIPE_SZ, REPLY_PIPE_SIZE)
+    return Ends(reply_read, command_write), Ends(command_read, reply_write)
+
+
+def receive(descriptor: int, parser: FrameParser) -> Sequence[bytearray] | None:
     """Receive once. None at the end of the stream."""
-    into = parser.pending()
-    if into is not None and len(into) > READ_SIZE:
-        count = sock.recv_into(into)
+    if parser.idle:
+        data = os.read(descriptor, READ_SIZE)
+        if _is_frame(data):  # nearly always, since both sides take turns
+            return (bytearray(data[_LENGTH.size :]),)
+    elif (into := parser.pending()) is not None and len(into) > READ_SIZE:
+        count = os.readv(descriptor, [into])
         return parser.received(count) if count else None
-    data = sock.recv(READ_SIZE)
+    else:
+        data = os.read(descriptor, READ_SIZE)
     return parser.feed(data) if data else None
+
+
+def _is_frame(data: bytes) -> bool:
+    return len(data) >= _LENGTH.size and _LENGTH.unpack_from(data)[0] == len(data) - _LENGTH.size
 
 
 class BlockingConnection:
     """The child's end."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, ends: Ends) -> None:
+        self._read, self._write = ends.read, ends.write
         self._parser = FrameParser()
-        self._frames: list[bytearray] = []
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = command_decoder()
+        self._frames: deque[bytearray] = deque()
+        self._encode = FrameEncoder().encode
+        self._decode = command_decoder().decode
 
     def receive(self) -> Command | None:
         """Wait for the next command. None when the parent is gone. Raises `ProtocolError`."""
         while not self._frames:
-            frames = receive(self._sock, self._parser)
+            frames = receive(self._read, self._parser)
             if frames is None:
                 return None
-            self._frames = frames
+            self._frames.extend(frames)
         try:
-            return self._decoder.decode(self._frames.pop(0))
+            return self._decode(self._frames.popleft())
         except msgspec.MsgspecError as exc:
             raise ProtocolError(f"not a command: {exc}") from exc
 
     def send(self, reply: Reply) -> None:
         """Send one reply, however long."""
-        self._sock.sendall(encode_frame(self._encoder, reply))
+        frame = self._encode(reply)
+        sent = os.write(self._write, frame)
+        while sent < len(frame):
+            sent += os.write(self._write, memoryview(frame)[sent:])
 
 
 class LoopConnection:
-    """The parent's end: writes at once what the socket takes, and calls back with every reply.
+    """The parent's end: writes at once what the pipe takes, and calls back with every reply.
 
     `on_reply` gets each decoded reply; `on_fault` gets the exception after which the connection is unusable.
     """
 
-    def __init__(self, sock: socket.socket, on_reply: Callable[[Reply], None],
-                 on_fault: Callable[[Exception], None]) -> None:
-        sock.setblocking(False)
-        self._sock = sock
-        self._fd = sock.fileno()
+    def __init__(self, ends: Ends, on_reply: Callable[[Reply], None], on_fault: Callable[[Exception], None]) -> None:
+        os.set_blocking(ends.read, False)
+        os.set_blocking(ends.write, False)
+        self._ends: Ends | None = ends
+        self._read = ends.read
         self._loop = asyncio.get_running_loop()
         self._on_reply, self._on_fault = on_reply, on_fault
         self._parser = FrameParser()
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = reply_decoder()
+        self._encode = FrameEncoder().encode
+        self._decode = reply_decoder().decode
         self._unsent = memoryview(b"")
-        self._loop.add_reader(self._fd, self._readable)
+        self._loop.add_reader(ends.read, self._readable)
 
     def send(self, command: Command) -> None:
-        """Queue one command; what does not fit into the socket now follows when it is writable."""
-        frame = encode_frame(self._encoder, command)
+        """Queue one command; what does not fit into the pipe now follows when it is writable."""
+        if self._ends is None:
+            return  # broken, which `on_fault` has said
+        frame = self._encode(command)
         assert not self._unsent  # strictly in turn: the last command was answered
         try:
-            sent = self._sock.send(frame)
+            sent = os.write(self._ends.write, frame)
         except BlockingIOError:
             sent = 0
         except OSError:
             return  # the child is gone; its death is reported by its supervisor, with the reason
         if sent < len(frame):
-            self._unsent = memoryview(frame)[sent:]
-            self._loop.add_writer(self._fd, self._writable)
+            self._unsent = memoryview(bytes(frame[sent:]))
+            self._loop.add_writer(self._ends.write, self._writable)
 
     def drain(self) -> None:
         """Read what a child sent before it died."""
-        while self._fd >= 0 and self._readable():
+        while self._ends is not None and self._readable():
             pass
 
     def close(self) -> None:
-        """Forget the descriptor. Idempotent."""
-        if self._fd < 0:
+        """Forget the descriptors. Idempotent."""
+        ends, self._ends = self._ends, None
+        if ends is None:
             return
-        self._loop.remove_reader(self._fd)
-        self._loop.remove_writer(self._fd)
-        self._fd = -1
-        self._sock.close()
+        self._loop.remove_reader(ends.read)
+        self._loop.remove_writer(ends.write)
+        ends.close()
 
     def _readable(self) -> bool:
         try:
-            frames = receive(self._sock, self._parser)
+            frames = receive(self._read, self._parser)
             if frames is None:
                 raise ProtocolError("the connection was closed")
             for frame in frames:
-                self._on_reply(self._decoder.decode(frame))
+                self._on_reply(self._decode(frame))
         except BlockingIOError:
             return False
-        except (ProtocolError, msgspec.MsgspecError, ConnectionError) as exc:
+        except (ProtocolError, msgspec.MsgspecError, OSError) as exc:
             self.close()
             self._on_fault(exc)
             return False
         return True
 
     def _writable(self) -> None:
+        assert self._ends is not None  # closing removes the writer
         try:
-            self._unsent = self._unsent[self._sock.send(self._unsent) :]
+            self._unsent = self._unsent[os.write(self._ends.write, self._unsent) :]
         except BlockingIOError:
             return
         except OSError:
             self._unsent = memoryview(b"")
         if not self._unsent:
-            self._loop.remove_writer(self._fd)
-
-
-def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """A connected pair with room for a frame of camera images (the kernel caps the size at its own limit)."""
-    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    for sock in pair:
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            sock.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
-    return pair
+            self._loop.remove_writer(self._ends.write)

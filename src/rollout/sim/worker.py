@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Protocol, TypeVar
 
 import anyio
@@ -34,7 +34,7 @@ from rollout.sim.protocol import (
     reply_decoder,
 )
 from rollout.sim.server import Server
-from rollout.sim.transport import LoopConnection, socket_pair
+from rollout.sim.transport import LoopConnection, open_pipes
 from rollout.types import SuiteInfo, TaskInfo
 from rollout.values import Array, Items
 
@@ -65,7 +65,7 @@ class Worker(Protocol):
     async def start(self, family: str, options: Mapping[str, str]) -> None: ...
     async def describe(self, name: str) -> SuiteInfo: ...
     async def reset(self, command: Reset) -> ResetDone: ...
-    async def run(self, actions: Array | Items) -> RunDone: ...
+    def run(self, actions: Array | Items) -> Coroutine[None, None, RunDone]: ...
     async def aclose(self) -> None: ...
 
 
@@ -98,12 +98,13 @@ class _Calls:
             self.task, self.info = (command.spec.suite, command.spec.task_id), done.task
         return done
 
-    async def run(self, actions: Array | Items) -> RunDone:
-        """Execute an action chunk."""
+    def run(self, actions: Array | Items) -> Coroutine[None, None, RunDone]:
+        """Execute an action chunk. Awaitable; not `async` itself, for one frame less to resume at every decision."""
         n_steps = actions.shape[0] if isinstance(actions, Array) else len(actions.items)
-        return await self._call(Run(actions), RunDone, self._limits.step * n_steps)
+        return self._call(Run(actions), RunDone, self._limits.step * n_steps)
 
-    async def _call(self, command: Command, expected: type[R], timeout_s: float) -> R:
+    def _call(self, command: Command, expected: type[R], timeout_s: float) -> Coroutine[None, None, R]:
+        """Send `command` and wait for the reply, which must be an `expected`."""
         raise NotImplementedError
 
 
@@ -133,9 +134,9 @@ class WorkerProcess(_Calls):
         self._deadline: float | None = None
         self._fault: WorkerDied | None = None  # why it must die, or why it died
         self._exited = anyio.Event()
-        ours, theirs = socket_pair()
-        with theirs:
-            self._id = forkserver.fork(theirs, self._on_event)
+        ours, theirs = open_pipes()
+        self._id = forkserver.fork(theirs, self._on_event)
+        theirs.close()
         self._connection = LoopConnection(ours, self._on_reply, self._on_fault)
 
     def check_deadline(self, now: float) -> None:

@@ -1,0 +1,209 @@
+"""Train the example policy: behaviour cloning of Meta-World's scripted experts on MT10, in minutes and without a GPU.
+
+    python examples/train_mt10.py
+
+Demonstrations are collected through the engine itself, by a policy that acts as the expert does, is knocked off its
+path now and then, and writes down what the expert would have done. The seeds of its episodes start at 100000, those
+of an evaluation at 1000: no episode is trained on and then measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from mt10_policy import STATE, Mt10Policy
+from torch import Tensor
+
+import rollout
+from rollout.display.select import create_display
+from rollout.policies.base import noise_seed
+from rollout.policies.builtin import ExpertPolicy
+
+TRAINING_SEED = 100_000  # episode e of every task; evaluations start at 1000
+CHUNK_SIZE, N_ACTION_STEPS = 10, 5
+BATCH = 512
+CHECKPOINT = Path("examples/checkpoints/mt10.safetensors")
+
+
+@dataclass
+class Demonstration:
+    """One episode of the expert: at every step, what was seen and what the expert wanted to do."""
+
+    instruction: str
+    expert: rollout.Policy
+    rng: np.random.Generator
+    states: list[np.ndarray] = field(default_factory=list)  # float32 (39,)
+    actions: list[np.ndarray] = field(default_factory=list)  # float32 (4,): the expert's, not what was executed
+    disturbed: list[bool] = field(default_factory=list)  # something else was executed
+    push: np.ndarray | None = None
+    push_steps: int = 0
+
+
+class DisturbedExpert:
+    """Meta-World's experts, pushed off their path at random, so that the data show the way back."""
+
+    spec = ExpertPolicy.spec
+
+    def __init__(self) -> None:
+        self._expert = ExpertPolicy()
+        self.demonstrations: dict[tuple[str, int, int], Demonstration] = {}
+
+    def open_session(self, episode: rollout.EpisodeSpec, task: rollout.TaskInfo) -> Demonstration:
+        """A new demonstration; its disturbances depend on the episode alone, not on what runs beside it."""
+        script = self._expert.open_session(episode, task)
+        demonstration = Demonstration(task.instruction, script, np.random.default_rng(noise_seed(episode, 0)))
+        self.demonstrations[episode.suite, episode.task_id, episode.episode] = demonstration
+        return demonstration
+
+    def infer(self, requests: Sequence[rollout.Request]) -> list[np.ndarray]:
+        """One action a request: float32 (1, 4)."""
+        return [self._act(request)[np.newaxis] for request in requests]
+
+    def _act(self, request: rollout.Request) -> np.ndarray:
+        demonstration: Demonstration = request.session
+        [wanted] = self._expert.infer([_for_expert(request)])[0]
+        executed = _disturb(demonstration, wanted)
+        demonstration.states.append(request.observation[STATE].copy())
+        demonstration.actions.append(wanted.astype(np.float32))
+        demonstration.disturbed.append(executed is not wanted)
+        return executed
+
+
+def _for_expert(request: rollout.Request) -> rollout.Request:
+    return rollout.Request(request.episode, request.task, request.decision, request.step, request.session.expert,
+                           request.observation)
+
+
+def _disturb(demonstration: Demonstration, wanted: np.ndarray) -> np.ndarray:
+    """Once in 40 steps, for up to 10 steps, push the hand somewhere else, sometimes with another grip."""
+    rng = demonstration.rng
+    if not demonstration.push_steps and rng.random() < 1 / 40:
+        demonstration.push_steps = int(rng.integers(1, 11))
+        demonstration.push = rng.uniform(-1, 1, 4)
+        if rng.random() < 0.8:
+            demonstration.push[3] = np.nan  # keep the expert's grip
+    if not demonstration.push_steps:
+        return wanted
+    demonstration.push_steps -= 1
+    return np.where(np.isnan(demonstration.push), wanted, demonstration.push)
+
+
+def collect(target: str, episodes: int) -> list[Demonstration]:
+    """Demonstrations of the episodes that succeeded, in the plan's order, whichever finished first."""
+    policy = DisturbedExpert()
+    report = rollout.run(policy, target, episodes=episodes, seed=TRAINING_SEED,
+                         display=create_display("auto", sys.stdout))
+    kept = [policy.demonstrations[result.key] for result in report.episodes if result.success]
+    if not kept:
+        raise SystemExit(f"no demonstration of {target} succeeded: nothing to learn from")
+    print(f"{len(kept)} of {len(report.episodes)} demonstrations succeeded: {sum(len(d.states) for d in kept)} steps")
+    return kept
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What is trained on; N is the number of steps in all demonstrations."""
+
+    states: Tensor  # float32 (N, 39)
+    task_ids: Tensor  # int64 (N,)
+    chunks: Tensor  # float32 (N, CHUNK_SIZE, 4)
+    valid: Tensor  # bool (N, CHUNK_SIZE)
+
+    @classmethod
+    def of(cls, demonstrations: Sequence[Demonstration], instructions: Sequence[str]) -> Samples:
+        """Every step of every demonstration, with the actions that follow it."""
+        cut = [_chunks(demonstration) for demonstration in demonstrations]
+        task_ids = [instructions.index(each.instruction) for each in demonstrations for _ in each.states]
+        return cls(
+            states=torch.from_numpy(np.stack([state for each in demonstrations for state in each.states])),
+            task_ids=torch.tensor(task_ids),
+            chunks=torch.from_numpy(np.concatenate([chunks for chunks, _ in cut])),
+            valid=torch.from_numpy(np.concatenate([valid for _, valid in cut])),
+        )
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __getitem__(self, rows: Tensor) -> Samples:
+        return Samples(self.states[rows], self.task_ids[rows], self.chunks[rows], self.valid[rows])
+
+    def batches(self) -> Iterator[Samples]:
+        """All samples once, in an order drawn from torch's global generator."""
+        for rows in torch.randperm(len(self)).split(BATCH):
+            yield self[rows]
+
+
+def _chunks(demonstration: Demonstration) -> tuple[np.ndarray, np.ndarray]:
+    """For every step the next CHUNK_SIZE actions, and which of them are labels.
+
+    Past the end the last action goes on. Behind a disturbance inside the chunk the expert answers something that
+    could not be foreseen at its start: no label.
+    """
+    steps = len(demonstration.states)
+    rows = np.minimum(np.arange(steps)[:, np.newaxis] + np.arange(CHUNK_SIZE), steps - 1)
+    before = np.concatenate(([0], np.cumsum(demonstration.disturbed)))[:steps]  # disturbed steps before this one
+    return np.stack(demonstration.actions)[rows], before[rows] == before[rows[:, :1]]
+
+
+def train(samples: Samples, instructions: Sequence[str], *, epochs: int, seed: int) -> Mt10Policy:
+    """Behaviour cloning with an L1 loss over whole chunks."""
+    # One thread: the matrices are small, and the weights then do not depend on the number of cores.
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    policy = Mt10Policy(instructions, chunk_size=CHUNK_SIZE, n_action_steps=N_ACTION_STEPS)
+    policy.normalise(samples.states)
+    optimizer = torch.optim.AdamW(policy.parameters(), weight_decay=1e-4)
+    steps = epochs * -(-len(samples) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=steps, pct_start=0.05)
+    for epoch in range(1, epochs + 1):
+        loss = torch.zeros(())
+        for batch in samples.batches():
+            loss = _loss(policy, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        if epoch % max(1, epochs // 6) == 0:
+            print(f"epoch {epoch}/{epochs}  loss {loss.item():.4f}", flush=True)
+    return policy.eval()
+
+
+def _loss(policy: Mt10Policy, batch: Samples) -> Tensor:
+    return (policy.predict(batch.states, batch.task_ids) - batch.chunks).abs()[batch.valid].mean()
+
+
+def main() -> None:
+    """Collect, train, save, and say how to evaluate."""
+    arguments = _arguments()
+    began = time.monotonic()
+    demonstrations = collect(arguments.target, arguments.episodes_per_task)
+    collected = time.monotonic()
+    instructions = list(dict.fromkeys(each.instruction for each in demonstrations))
+    samples = Samples.of(demonstrations, instructions)
+    policy = train(samples, instructions, epochs=arguments.epochs, seed=arguments.seed)
+    policy.save(arguments.out)
+    trained = time.monotonic()
+    print(f"saved {arguments.out}; collecting took {collected - began:.0f} s, training {trained - collected:.0f} s")
+    checkpoint = "" if arguments.out == CHECKPOINT else f" --policy-arg checkpoint={arguments.out}"
+    print(f"evaluate it with\n  rollout run {arguments.target} --policy examples.mt10_policy:load{checkpoint}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train the example policy on demonstrations of scripted experts.")
+    parser.add_argument("--target", default="metaworld:mt10", help="what to learn (default %(default)s)")
+    parser.add_argument("--episodes-per-task", type=int, default=100, help="demonstrations (default %(default)s)")
+    parser.add_argument("--epochs", type=int, default=30, help="passes over them (default %(default)s)")
+    parser.add_argument("--out", type=Path, default=CHECKPOINT, help="the checkpoint (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default %(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
