@@ -13,38 +13,37 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rollout import PolicySpec
 
 STATE = "observation.environment_state"
-STATE_DIM, ACTION_DIM = 39, 4
+FEATURE_DIM, ACTION_DIM = 39 + 9, 4
 HAND, OBJECT, GOAL = slice(0, 3), slice(4, 7), slice(36, 39)  # positions in the state, metres
 
 
 class Mt10Policy(nn.Module):
     """(state, instruction) → the next `chunk_size` actions, through one residual MLP for all tasks.
 
-    The task is known from its instruction alone; an instruction that was not trained on is an error, not a guess.
+    The task is known from its instruction alone; one that it was not trained on is an error, not a guess.
     """
 
-    def __init__(self, instructions: Sequence[str], *, chunk_size: int, n_action_steps: int, width: int = 192) -> None:
+    def __init__(self, instructions: Sequence[str], *, chunk_size: int, n_action_steps: int, width: int = 128) -> None:
         super().__init__()
         self.spec = PolicySpec(observation_keys=(STATE,), chunk_size=chunk_size, n_action_steps=n_action_steps)
         self.instructions = tuple(instructions)
         self._index = {text: index for index, text in enumerate(self.instructions)}
-        features = STATE_DIM + 9
         self.task = nn.Embedding(len(self.instructions), width)
-        self.enter = nn.Linear(features, width)
+        self.enter = nn.Linear(FEATURE_DIM, width)
         self.blocks = nn.ModuleList(_Block(width) for _ in range(2))
         self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, chunk_size * ACTION_DIM))
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("scale", torch.ones(features))
+        self.register_buffer("mean", torch.zeros(FEATURE_DIM))
+        self.register_buffer("scale", torch.ones(FEATURE_DIM))
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
-        """Actions (B, chunk_size, 4) in [-1, 1]. Raises `ValueError` for an instruction that it was not trained on."""
+        """Actions (B, chunk_size, 4) in [-1, 1]. Raises `ValueError` for an unknown instruction."""
         state: Tensor = batch[STATE]
         return self.predict(state, self.task_ids(batch["task"]).to(state.device)).clamp(-1, 1)
 
@@ -52,9 +51,8 @@ class Mt10Policy(nn.Module):
         """Rows of the task embedding (B,). Raises `ValueError` for an unknown instruction."""
         unknown = set(instructions) - self._index.keys()
         if unknown:
-            raise ValueError(
-                f"this policy was not trained on {sorted(unknown)[0]!r}; it knows: {', '.join(self.instructions)}"
-            )
+            known = ", ".join(map(repr, self.instructions))
+            raise ValueError(f"this policy was not trained on {min(unknown)!r}; it knows {known}")
         return torch.tensor([self._index[text] for text in instructions])
 
     def predict(self, state: Tensor, task_ids: Tensor) -> Tensor:
@@ -88,7 +86,7 @@ class _Block(nn.Sequential):
 
 
 def features(state: Tensor) -> Tensor:
-    """The state and, because tasks are about them, where object and goal lie from hand and object: (B, 48)."""
+    """The state (B, 39) and, as tasks are about that, where hand, object and goal lie from each other: (B, 48)."""
     hand, thing, goal = state[..., HAND], state[..., OBJECT], state[..., GOAL]
     return torch.cat((state, thing - hand, goal - thing, goal - hand), dim=-1)
 
@@ -99,7 +97,7 @@ def load(checkpoint: str = "examples/checkpoints/mt10.safetensors") -> Mt10Polic
         raise FileNotFoundError(f"no checkpoint {checkpoint}: train it with `python examples/train_mt10.py`")
     with safe_open(checkpoint, framework="pt") as file:
         metadata = file.metadata()
-        weights = {name: file.get_tensor(name) for name in file.keys()}
+        weights = {name: file.get_tensor(name) for name in file.keys()  # noqa: SIM118  (no mapping)}
     policy = Mt10Policy(
         json.loads(metadata["instructions"]),
         chunk_size=int(metadata["chunk_size"]),

@@ -1,10 +1,10 @@
-"""Train the example policy: behaviour cloning of Meta-World's scripted experts on MT10, in minutes and without a GPU.
+"""Train the example policy: Meta-World's scripted experts, cloned on MT10 in minutes and without a GPU.
 
     python examples/train_mt10.py
 
-Demonstrations are collected through the engine itself, by a policy that acts as the expert does, is knocked off its
-path now and then, and writes down what the expert would have done. The seeds of its episodes start at 100000, those
-of an evaluation at 1000: no episode is trained on and then measured.
+Demonstrations are collected through the engine itself, by a policy that acts as the expert does, is knocked
+off its path now and then, and writes down what the expert would have done. The seeds of its episodes start at
+100000 and those of an evaluation at 1000: no episode is trained on and then measured.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from mt10_policy import STATE, Mt10Policy
 from torch import Tensor
 
 import rollout
+from mt10_policy import STATE, Mt10Policy
 from rollout.display.select import create_display
 from rollout.policies.base import noise_seed
 from rollout.policies.builtin import ExpertPolicy
 
-TRAINING_SEED = 100_000  # episode e of every task; evaluations start at 1000
+TRAINING_SEED = 100_000  # of every task's first episode; evaluations start at 1000
 CHUNK_SIZE, N_ACTION_STEPS = 10, 5
 BATCH = 512
 CHECKPOINT = Path("examples/checkpoints/mt10.safetensors")
@@ -37,13 +37,30 @@ class Demonstration:
     """One episode of the expert: at every step, what was seen and what the expert wanted to do."""
 
     instruction: str
-    expert: rollout.Policy
-    rng: np.random.Generator
+    script: rollout.Policy
+    pushes: Pushes
     states: list[np.ndarray] = field(default_factory=list)  # float32 (39,)
-    actions: list[np.ndarray] = field(default_factory=list)  # float32 (4,): the expert's, not what was executed
-    disturbed: list[bool] = field(default_factory=list)  # something else was executed
-    push: np.ndarray | None = None
-    push_steps: int = 0
+    actions: list[np.ndarray] = field(default_factory=list)  # float32 (4,), the expert's
+    disturbed: list[bool] = field(default_factory=list)  # whether another one was executed
+
+
+class Pushes:
+    """Once in 40 steps, for up to 10 steps, the hand is pushed somewhere else, sometimes with another grip."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._steps = 0
+
+    def action(self, wanted: np.ndarray) -> np.ndarray | None:
+        """What is executed instead of `wanted`; None while nothing pushes."""
+        if not self._steps and self._rng.random() < 1 / 40:
+            self._steps = int(self._rng.integers(1, 11))
+            self._push = self._rng.uniform(-1, 1, 4)
+            self._grips = self._rng.random() < 0.2
+        if not self._steps:
+            return None
+        self._steps -= 1
+        return self._push if self._grips else np.append(self._push[:3], wanted[3])
 
 
 class DisturbedExpert:
@@ -56,54 +73,44 @@ class DisturbedExpert:
         self.demonstrations: dict[tuple[str, int, int], Demonstration] = {}
 
     def open_session(self, episode: rollout.EpisodeSpec, task: rollout.TaskInfo) -> Demonstration:
-        """A new demonstration; its disturbances depend on the episode alone, not on what runs beside it."""
+        """A new demonstration; its pushes depend on the episode alone, not on what runs beside it."""
         script = self._expert.open_session(episode, task)
-        demonstration = Demonstration(task.instruction, script, np.random.default_rng(noise_seed(episode, 0)))
+        demonstration = Demonstration(task.instruction, script, Pushes(noise_seed(episode, 0)))
         self.demonstrations[episode.suite, episode.task_id, episode.episode] = demonstration
         return demonstration
 
     def infer(self, requests: Sequence[rollout.Request]) -> list[np.ndarray]:
-        """One action a request: float32 (1, 4)."""
+        """One action a request: (1, 4)."""
         return [self._act(request)[np.newaxis] for request in requests]
 
     def _act(self, request: rollout.Request) -> np.ndarray:
         demonstration: Demonstration = request.session
-        [wanted] = self._expert.infer([_for_expert(request)])[0]
-        executed = _disturb(demonstration, wanted)
+        wanted = self._wanted(request, demonstration.script)
+        pushed = demonstration.pushes.action(wanted)
         demonstration.states.append(request.observation[STATE].copy())
         demonstration.actions.append(wanted.astype(np.float32))
-        demonstration.disturbed.append(executed is not wanted)
-        return executed
+        demonstration.disturbed.append(pushed is not None)
+        return wanted if pushed is None else pushed
 
-
-def _for_expert(request: rollout.Request) -> rollout.Request:
-    return rollout.Request(request.episode, request.task, request.decision, request.step, request.session.expert,
-                           request.observation)
-
-
-def _disturb(demonstration: Demonstration, wanted: np.ndarray) -> np.ndarray:
-    """Once in 40 steps, for up to 10 steps, push the hand somewhere else, sometimes with another grip."""
-    rng = demonstration.rng
-    if not demonstration.push_steps and rng.random() < 1 / 40:
-        demonstration.push_steps = int(rng.integers(1, 11))
-        demonstration.push = rng.uniform(-1, 1, 4)
-        if rng.random() < 0.8:
-            demonstration.push[3] = np.nan  # keep the expert's grip
-    if not demonstration.push_steps:
-        return wanted
-    demonstration.push_steps -= 1
-    return np.where(np.isnan(demonstration.push), wanted, demonstration.push)
+    def _wanted(self, request: rollout.Request, script: rollout.Policy) -> np.ndarray:
+        episode, task, decision, step = request.episode, request.task, request.decision, request.step
+        [[action]] = self._expert.infer(
+            [rollout.Request(episode, task, decision, step, script, request.observation)]
+        )
+        return action
 
 
 def collect(target: str, episodes: int) -> list[Demonstration]:
     """Demonstrations of the episodes that succeeded, in the plan's order, whichever finished first."""
     policy = DisturbedExpert()
-    report = rollout.run(policy, target, episodes=episodes, seed=TRAINING_SEED,
-                         display=create_display("auto", sys.stdout))
+    report = rollout.run(
+        policy, target, episodes=episodes, seed=TRAINING_SEED, display=create_display("auto", sys.stdout)
+    )
     kept = [policy.demonstrations[result.key] for result in report.episodes if result.success]
     if not kept:
         raise SystemExit(f"no demonstration of {target} succeeded: nothing to learn from")
-    print(f"{len(kept)} of {len(report.episodes)} demonstrations succeeded: {sum(len(d.states) for d in kept)} steps")
+    steps = sum(len(each.states) for each in kept)
+    print(f"{len(kept)} of {len(report.episodes)} demonstrations succeeded: {steps} steps to learn from")
     return kept
 
 
@@ -143,13 +150,13 @@ class Samples:
 def _chunks(demonstration: Demonstration) -> tuple[np.ndarray, np.ndarray]:
     """For every step the next CHUNK_SIZE actions, and which of them are labels.
 
-    Past the end the last action goes on. Behind a disturbance inside the chunk the expert answers something that
-    could not be foreseen at its start: no label.
+    Past the end the last action goes on. Behind a push inside the chunk the expert answers something that could
+    not be foreseen at its start: no label.
     """
     steps = len(demonstration.states)
     rows = np.minimum(np.arange(steps)[:, np.newaxis] + np.arange(CHUNK_SIZE), steps - 1)
-    before = np.concatenate(([0], np.cumsum(demonstration.disturbed)))[:steps]  # disturbed steps before this one
-    return np.stack(demonstration.actions)[rows], before[rows] == before[rows[:, :1]]
+    pushed = np.cumsum(demonstration.disturbed) - demonstration.disturbed  # how many steps before this one
+    return np.stack(demonstration.actions)[rows], pushed[rows] == pushed[:, np.newaxis]
 
 
 def train(samples: Samples, instructions: Sequence[str], *, epochs: int, seed: int) -> Mt10Policy:
@@ -190,15 +197,20 @@ def main() -> None:
     policy = train(samples, instructions, epochs=arguments.epochs, seed=arguments.seed)
     policy.save(arguments.out)
     trained = time.monotonic()
-    print(f"saved {arguments.out}; collecting took {collected - began:.0f} s, training {trained - collected:.0f} s")
+    print(
+        f"collected in {collected - began:.0f} s, trained in {trained - collected:.0f} s, saved {arguments.out}"
+    )
     checkpoint = "" if arguments.out == CHECKPOINT else f" --policy-arg checkpoint={arguments.out}"
-    print(f"evaluate it with\n  rollout run {arguments.target} --policy examples.mt10_policy:load{checkpoint}")
+    print("evaluate it, from the root of the repository, with")
+    print(f"  rollout run {arguments.target} --policy examples.mt10_policy:load{checkpoint} --episodes 10")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train the example policy on demonstrations of scripted experts.")
+    parser = argparse.ArgumentParser(description="Clone Meta-World's scripted experts into one small policy.")
     parser.add_argument("--target", default="metaworld:mt10", help="what to learn (default %(default)s)")
-    parser.add_argument("--episodes-per-task", type=int, default=100, help="demonstrations (default %(default)s)")
+    parser.add_argument(
+        "--episodes-per-task", type=int, default=100, help="to learn from (default %(default)s)"
+    )
     parser.add_argument("--epochs", type=int, default=30, help="passes over them (default %(default)s)")
     parser.add_argument("--out", type=Path, default=CHECKPOINT, help="the checkpoint (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default %(default)s)")

@@ -18,7 +18,7 @@ HEAVY = ("torch", "mujoco", "metaworld", "libero", "robosuite", "gymnasium", "nu
 LAYERS = (
     ("errors",),
     ("values", "spaces"),
-    ("types", "config", "resources", "probe"),
+    ("types", "config", "resources", "probe", "graphics"),
     ("plan", "results", "envs.base", "envs.registry", "policies.base", "display.base", "rendering"),
     ("envs", "display", "policies"),
     ("sim",),

@@ -57,8 +57,8 @@ class _Number(click.ParamType):  # type: ignore[type-arg]
         try:
             return int(value)
         except ValueError:
-            words = "".join(f" or {word}" for word in self.words)
-            self.fail(f"{value!r} is neither a whole number{words}{nearest(str(value), self.words)}", param, ctx)
+            valid = " or ".join(("a whole number", *self.words))
+            self.fail(f"{value!r} is not {valid}{nearest(str(value), self.words)}", param, ctx)
 
 
 class _TaskList(click.ParamType):  # type: ignore[type-arg]

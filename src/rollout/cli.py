@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import anyio
@@ -18,7 +19,7 @@ import click
 from anyio.abc import TaskStatus
 
 from rollout.arguments import Suggesting, run_options, settings
-from rollout.config import DisplayName, EvalConfig
+from rollout.config import DisplayName, EvalConfig, nearest
 from rollout.errors import PolicyError, ResultsError, RolloutError, UsageError
 from rollout.results.report import Report
 from rollout.types import SuiteInfo
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except click.exceptions.NoArgsIsHelpError as exc:
         click.echo(exc.format_message())
         code = EXIT_USAGE
+    except click.NoSuchOption as exc:
+        code = _say(f"no such option {exc.option_name}{nearest(exc.option_name, exc.possibilities or ())}", EXIT_USAGE)
     except click.ClickException as exc:
         code = _say(exc.format_message().replace("\n", " "), EXIT_USAGE)
     except UsageError as exc:
@@ -54,15 +57,17 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _say(message: str, code: int) -> int:
-    click.echo(f"rollout: {message}", err=True)
+    with suppress(OSError):  # a closed terminal
+        click.echo(f"rollout: {message}", err=True)
     return code
 
 
 def _leave(code: int) -> NoReturn:
-    try:
-        sys.stdout.flush()
-    except OSError:  # the reader of a pipe went away
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # a closed terminal or pipe: the interpreter's own flush must not change the exit code
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
 
 
@@ -148,8 +153,8 @@ def _print_report(report: Report, config: EvalConfig) -> None:
         print_summary(report.summary, terminal)
         if report.out is not None:
             terminal.print(f"results in {report.out}", highlight=False, soft_wrap=True)
-    except OSError:  # a closed terminal or pipe must not cost the exit code
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError:
+        pass  # a closed terminal or pipe must not cost the exit code
 
 
 @cli.command(name="list")

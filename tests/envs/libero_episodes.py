@@ -152,9 +152,8 @@ def _solve(simulator: LiberoSimulator) -> list[list[Any]]:
 
 def options() -> dict[str, Any]:
     """Every option away from its default."""
-    given = {
-    """Put the bowl onto the plate; `[reward, success, terminated, truncated]` of every step after it."""
-    }
+    given = {"height": "48", "width": "64", "settle_steps": "0", "init_states": "false"}
+    given["control_mode"] = "absolute"
     suite = LiberoSimulator.describe(SUITE, given)
     simulator = LiberoSimulator(suite, TASK_ID, given)
     simulator.build()

@@ -43,7 +43,8 @@ def evaluate(task: str) -> tuple[list[float], bool | None]:
     while True:
         n = len(rewards)
         [chunk] = expert.infer([Request(episode, simulator.info, n, n, session, observation)])
-        assert (chunk.shape, chunk.dtype) == ((1, 4), np.float32)
+        assert chunk.shape == (1, 4)
+        assert chunk.dtype == np.float32
         assert np.abs(chunk).max() <= 1
         step = simulator.step(chunk[0], True)
         rewards.append(step.reward)
@@ -68,7 +69,8 @@ def upstream(task: str) -> tuple[list[float], bool]:
     env.seeded_rand_vec = True
     env.seed(1000)
     state, _ = env.reset()
-    script, rewards, success = ENV_POLICY_MAP[task](), [], False
+    script, success = ENV_POLICY_MAP[task](), False
+    rewards: list[float] = []
     while not success and len(rewards) < 500:
         state, reward, _, _, info = env.step(script.get_action(state.astype(np.float32)))
         rewards.append(float(reward))

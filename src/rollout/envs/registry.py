@@ -53,7 +53,8 @@ def resolve(target: str) -> tuple[str, tuple[str, ...]]:
         adapters = _loadable()
         aliases = {alias: full for adapter in adapters for alias, full in adapter.aliases.items()}
         if target not in aliases:
-            raise UsageError(f"unknown target {target!r}{nearest(target, _targets(adapters))} (see `rollout list`)")
+            right = (target.replace(family, known, 1) for known in families())  # where only the family is wrong
+            raise UsageError(f"unknown target {target!r}{nearest(target, [*_targets(adapters), *right])} (see `rollout list`)")
         family = aliases[target].partition(":")[0]
     adapter = load_simulator(family)
     name = adapter.aliases.get(target, target).partition(":")[2]

@@ -16,8 +16,14 @@ from rollout.types import EpisodeSpec, TaskInfo
 
 __all__ = ["TorchPolicy", "collate"]
 
-BLOCK: Final = 8
-"""Rows of a deterministic forward. Matrix kernels differ with the batch size, so every forward gets the same one."""
+CPU_ROWS: Final = 1
+ROWS: Final = 8
+"""Rows of a deterministic forward: matrix kernels differ with the batch size, so every forward gets the same one.
+
+On CPU that is one. Elementwise kernels (sigmoid, SiLU, tanh-GELU, …) compute the last elements of a tensor, those
+that fill no vector, by another routine, which differs in the last bit: a row's place in a block would show. One row
+at a time costs nothing where it counts: a ResNet-18 takes 41 ms for one row, 457 ms for eight (one thread).
+"""
 
 _DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -25,14 +31,16 @@ _DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.f
 class TorchPolicy:
     """Wraps a module that maps a dict of batched tensors to actions.
 
-    The module gets one entry per observation key: images (B, C, H, W) in [0, 1] (uint8 NHWC on the way to the device),
-    other arrays (B, …), floating ones in the policy's dtype; with `n_obs_steps` > 1 a time axis follows B; text and
-    nested values as lists of B. It returns (B, action_dim) or (B, chunk_size, action_dim). Its attribute `spec` (a
-    `PolicySpec`), where it has one, says what it reads and how many actions of a chunk are executed; otherwise it
-    reads everything and the whole chunk is executed.
+    The module gets one entry per observation key: images (B, C, H, W) in [0, 1] (uint8 NHWC on the way to the
+    device), other arrays (B, …), floating ones in the policy's dtype; with `n_obs_steps` > 1 a time axis follows
+    B; text and nested values as lists of B. It returns (B, action_dim) or (B, chunk_size, action_dim). Its attribute
+    `spec` (a `PolicySpec`), where it has one, says what it reads and how many actions of a chunk are executed;
+    otherwise it reads everything and the whole chunk is executed.
     """
 
-    def __init__(self, module: torch.nn.Module, *, device: torch.device, dtype: torch.dtype, block: int | None) -> None:
+    def __init__(
+        self, module: torch.nn.Module, *, device: torch.device, dtype: torch.dtype, block: int | None
+    ) -> None:
         self.spec: PolicySpec = getattr(module, "spec", PolicySpec(n_action_steps=None))
         self._module, self._device, self._dtype = module, device, dtype
         self._block = block  # rows of every forward; None: as many as there are
@@ -41,16 +49,21 @@ class TorchPolicy:
     @classmethod
     @contextmanager
     def evaluating(cls, module: torch.nn.Module, config: EvalConfig) -> Iterator[TorchPolicy]:
-        """Move the module to the device and into evaluation mode; its mode is given back at the end."""
-        device = _device(config.device)
+        """Move the module to the device and into evaluation mode; afterwards it is as it was.
+
+        Raises `UsageError` where it cannot be moved.
+        """
+        device, dtype = _device(config.device), _DTYPES[config.dtype]
         deterministic = device.type == "cpu" if config.deterministic == "auto" else config.deterministic
-        was_training = module.training
-        module.to(device, _DTYPES[config.dtype] if config.dtype != "fp32" else None).eval()
-        run: Any = torch.compile(module) if config.compile else module
-        try:
-            yield cls(run, device=device, dtype=_DTYPES[config.dtype], block=BLOCK if deterministic else None)
-        finally:
-            module.train(was_training)
+        rows = CPU_ROWS if device.type == "cpu" else ROWS
+        with _borrowed(module):
+            try:
+                module.to(device, dtype if config.dtype != "fp32" else None).eval()
+            except (RuntimeError, AssertionError, NotImplementedError) as exc:  # torch has no rule
+                reason = str(exc).partition("\n")[0]
+                raise UsageError(f"the policy cannot be moved to --device {config.device}: {reason}") from exc
+            run: Any = torch.compile(module) if config.compile else module
+            yield cls(run, device=device, dtype=dtype, block=rows if deterministic else None)
 
     def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
         """The module's own session where it defines `open_session`."""
@@ -68,15 +81,21 @@ class TorchPolicy:
 
     @torch.inference_mode()
     def _forward(self, requests: Sequence[Request]) -> np.ndarray:
-        actions = self._module(collate([request.observation for request in requests], self._device, self._dtype))
+        actions = self._module(
+            collate([request.observation for request in requests], self._device, self._dtype)
+        )
         if not isinstance(actions, torch.Tensor) or actions.ndim < 1 or actions.shape[0] != len(requests):
             shape = tuple(actions.shape) if isinstance(actions, torch.Tensor) else type(actions).__name__
-            raise TypeError(f"the module returned {shape} for a batch of {len(requests)}: expected a tensor (B, …)")
+            raise TypeError(
+                f"the module returned {shape} for a batch of {len(requests)}: expected a tensor (B, …)"
+            )
         result: np.ndarray = (actions.float() if actions.is_floating_point() else actions).cpu().numpy()
         return result
 
 
-def collate(observations: Sequence[dict[str, Any]], device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def collate(
+    observations: Sequence[dict[str, Any]], device: torch.device, dtype: torch.dtype
+) -> dict[str, Any]:
     """Stack observations along a new leading axis. Raises `ValueError` where shapes differ within the batch."""
     return {key: _stack(key, [each[key] for each in observations], device, dtype) for key in observations[0]}
 
@@ -88,6 +107,25 @@ def _stack(key: str, values: list[Any], device: torch.device, dtype: torch.dtype
     if key.startswith("observation.images."):
         return tensor.movedim(-1, -3).to(dtype) / 255 if tensor.dtype == torch.uint8 else tensor
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+@contextmanager
+def _borrowed(module: torch.nn.Module) -> Iterator[None]:
+    """Give back modes, weights and buffers as they were: whoever trains on loses neither precision nor device."""
+    owners = list(module.modules())
+    modes = [owner.training for owner in owners]
+    weights = [(weight, weight.data) for weight in module.parameters()]
+    buffers = [dict(owner.named_buffers(recurse=False)) for owner in owners]
+    try:
+        yield
+    finally:
+        module.train(modes[0])  # first, because a module may do more here than set the flag (LoRA unmerges)
+        for owner, training, kept in zip(owners, modes, buffers, strict=True):
+            owner.training = training
+            for name, buffer in kept.items():
+                setattr(owner, name, buffer)
+        for weight, data in weights:
+            weight.data = data
 
 
 def _device(name: str) -> torch.device:
