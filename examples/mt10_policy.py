@@ -1,8 +1,6 @@
-"""A small multi-task policy for Meta-World's MT10, and how to load it:
+"""A small multi-task policy for Meta-World's MT10. `examples/train_mt10.py` trains it; then, from the root,
 
 rollout run metaworld:mt10 --policy examples.mt10_policy:load --episodes 10
-
-`examples/train_mt10.py` makes the checkpoint.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -30,9 +28,16 @@ class Mt10Policy(nn.Module):
     The task is known from its instruction alone; one that it was not trained on is an error, not a guess.
     """
 
-    def __init__(self, instructions: Sequence[str], *, chunk_size: int, n_action_steps: int, width: int = 128) -> None:
+    mean: Tensor  # of the features (48,)
+    scale: Tensor
+
+    def __init__(
+        self, instructions: Sequence[str], *, chunk_size: int, n_action_steps: int, width: int = 128
+    ) -> None:
         super().__init__()
-        self.spec = PolicySpec(observation_keys=(STATE,), chunk_size=chunk_size, n_action_steps=n_action_steps)
+        self.spec = PolicySpec(
+            observation_keys=(STATE,), chunk_size=chunk_size, n_action_steps=n_action_steps
+        )
         self.instructions = tuple(instructions)
         self._index = {text: index for index, text in enumerate(self.instructions)}
         self.task = nn.Embedding(len(self.instructions), width)
@@ -70,39 +75,42 @@ class Mt10Policy(nn.Module):
 
     def save(self, path: Path) -> None:
         """Weights, normalisation and metadata in one safetensors file."""
-        metadata = {
-            "instructions": json.dumps(self.instructions),
-            "chunk_size": str(self.spec.chunk_size),
-            "n_action_steps": str(self.spec.n_action_steps),
-            "width": str(self.enter.out_features),
+        arguments = {
+            "instructions": self.instructions,
+            "chunk_size": self.spec.chunk_size,
+            "n_action_steps": self.spec.n_action_steps,
+            "width": self.enter.out_features,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, path, metadata)
+        save_file(self.state_dict(), path, {"arguments": json.dumps(arguments)})
 
 
 class _Block(nn.Sequential):
     def __init__(self, width: int) -> None:
-        super().__init__(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        super().__init__(
+            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
 
 
 def features(state: Tensor) -> Tensor:
-    """The state (B, 39) and, as tasks are about that, where hand, object and goal lie from each other: (B, 48)."""
+    """The state (B, 39), and how hand, object and goal lie to each other, which tasks are about: (B, 48)."""
     hand, thing, goal = state[..., HAND], state[..., OBJECT], state[..., GOAL]
     return torch.cat((state, thing - hand, goal - thing, goal - hand), dim=-1)
 
 
 def load(checkpoint: str = "examples/checkpoints/mt10.safetensors") -> Mt10Policy:
-    """The policy that `examples/train_mt10.py` saved. Raises `FileNotFoundError` where it did not."""
+    """The policy that was saved there.
+
+    Raises `FileNotFoundError` where there is no such file, `ValueError` where it is something else.
+    """
     if not Path(checkpoint).is_file():
         raise FileNotFoundError(f"no checkpoint {checkpoint}: train it with `python examples/train_mt10.py`")
-    with safe_open(checkpoint, framework="pt") as file:
-        metadata = file.metadata()
-        weights = {name: file.get_tensor(name) for name in file.keys()  # noqa: SIM118  (no mapping)}
-    policy = Mt10Policy(
-        json.loads(metadata["instructions"]),
-        chunk_size=int(metadata["chunk_size"]),
-        n_action_steps=int(metadata["n_action_steps"]),
-        width=int(metadata["width"]),
-    )
-    policy.load_state_dict(weights)
+    try:
+        with safe_open(checkpoint, framework="pt") as file:
+            metadata = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        policy = Mt10Policy(**json.loads(metadata["arguments"]))
+        policy.load_state_dict(weights)
+    except (SafetensorError, KeyError, RuntimeError) as exc:
+        raise ValueError(f"{checkpoint} is no checkpoint of examples/train_mt10.py: {exc}") from exc
     return policy.eval()

@@ -45,7 +45,7 @@ class Demonstration:
 
 
 class Pushes:
-    """Once in 40 steps, for up to 10 steps, the hand is pushed somewhere else, sometimes with another grip."""
+    """Once in 40 steps, for up to 10 steps, the hand is pushed somewhere, sometimes with another grip."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -150,8 +150,8 @@ class Samples:
 def _chunks(demonstration: Demonstration) -> tuple[np.ndarray, np.ndarray]:
     """For every step the next CHUNK_SIZE actions, and which of them are labels.
 
-    Past the end the last action goes on. Behind a push inside the chunk the expert answers something that could
-    not be foreseen at its start: no label.
+    Past the end the last action goes on. Behind a push inside the chunk the expert answers something that
+    could not be foreseen at its start: no label.
     """
     steps = len(demonstration.states)
     rows = np.minimum(np.arange(steps)[:, np.newaxis] + np.arange(CHUNK_SIZE), steps - 1)
@@ -170,15 +170,16 @@ def train(samples: Samples, instructions: Sequence[str], *, epochs: int, seed: i
     steps = epochs * -(-len(samples) // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=steps, pct_start=0.05)
     for epoch in range(1, epochs + 1):
-        loss = torch.zeros(())
+        losses = []
         for batch in samples.batches():
             loss = _loss(policy, batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
+            losses.append(loss.item())
         if epoch % max(1, epochs // 6) == 0:
-            print(f"epoch {epoch}/{epochs}  loss {loss.item():.4f}", flush=True)
+            print(f"epoch {epoch}/{epochs}  loss {sum(losses) / len(losses):.4f}", flush=True)
     return policy.eval()
 
 
@@ -197,9 +198,7 @@ def main() -> None:
     policy = train(samples, instructions, epochs=arguments.epochs, seed=arguments.seed)
     policy.save(arguments.out)
     trained = time.monotonic()
-    print(
-        f"collected in {collected - began:.0f} s, trained in {trained - collected:.0f} s, saved {arguments.out}"
-    )
+    print(f"collected in {collected - began:.0f} s, trained in {trained - collected:.0f} s: {arguments.out}")
     checkpoint = "" if arguments.out == CHECKPOINT else f" --policy-arg checkpoint={arguments.out}"
     print("evaluate it, from the root of the repository, with")
     print(f"  rollout run {arguments.target} --policy examples.mt10_policy:load{checkpoint} --episodes 10")

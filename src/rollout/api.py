@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -10,8 +11,9 @@ import anyio
 import msgspec
 from anyio.lowlevel import current_token
 
-from rollout.config import EvalConfig
+from rollout.config import DisplayName, EvalConfig
 from rollout.display.base import Display
+from rollout.display.select import create_display
 from rollout.engine.slots import Slot
 from rollout.envs.base import Simulator
 from rollout.envs.registry import load_simulator, missing_requirement, resolve
@@ -28,19 +30,20 @@ from rollout.types import SuiteInfo
 __all__ = ["Engine", "evaluate", "run"]
 
 
-async def evaluate(policy: Any, targets: str | Sequence[str], *, display: Display | None = None,
+async def evaluate(policy: Any, targets: str | Sequence[str], *, display: Display | DisplayName = "none",
                    **settings: Any) -> Report:
     """Evaluate `policy` on `targets` (e.g. `"libero:spatial"`); `settings` are the fields of `EvalConfig`.
 
-    `policy` is a spec string as on the command line, a `torch.nn.Module`, or any object with `infer`. Nothing is
-    written unless `out` names a directory. Raises `UsageError` before anything starts where a setting is wrong, and
+    `policy` is a spec string as on the command line, a `torch.nn.Module`, or any object with `infer`. `display` is
+    "live", "plain", "json" or an object of your own. Nothing is written unless `out` names a directory. Raises `UsageError` before anything starts where a setting is wrong, and
     `PolicyError` where the policy fails; simulators that fail become episodes with an error.
     """
     async with Engine(targets, **settings) as engine:
         return await engine.evaluate(policy, display=display)
 
 
-def run(policy: Any, targets: str | Sequence[str], *, display: Display | None = None, **settings: Any) -> Report:
+def run(policy: Any, targets: str | Sequence[str], *, display: Display | DisplayName = "none",
+        **settings: Any) -> Report:
     """`evaluate` without `await`, on an event loop of its own (uvloop where it is installed)."""
     try:
         current_token()
@@ -109,8 +112,9 @@ class Engine:
         """The processes that are alive now, by slot."""
         return tuple(slot.worker.pid for slot in self._slots if slot.worker is not None and slot.worker.pid)
 
-    async def evaluate(self, policy: Any, *, display: Display | None = None, **settings: Any) -> Report:
-        """Run the plan with `policy`; see `rollout.evaluate`.
+    async def evaluate(self, policy: Any, *, display: Display | DisplayName | None = None,
+                       **settings: Any) -> Report:
+        """Run the plan with `policy`; see `rollout.evaluate`. `display` None: the config's.
 
         `settings` override the engine's for this evaluation: `episodes`, `seed`, `tasks`, `out`, … but not what the
         workers were made with. Raises `UsageError` for those.
@@ -120,7 +124,11 @@ class Engine:
         config = self._for_this_evaluation(settings)
         with as_policy(policy, config) as adapted:
             self._check_policy(adapted.spec.families, policy_name(policy))
-            self._evaluation = Evaluation(config, adapted, policy_name(policy), self._backend, self._adapters, display)
+            shown = config.display if display is None else display
+            self._evaluation = Evaluation(
+                config, adapted, policy_name(policy), self._backend, self._adapters,
+                create_display(shown, sys.stdout) if isinstance(shown, str) else shown,
+            )
             self._evaluation.check()
             try:
                 suites = await self._describe()

@@ -94,16 +94,15 @@ def run(targets: tuple[str, ...], **options: Any) -> int:
 
 async def _run(config: EvalConfig, policy: str) -> int:
     from rollout.api import Engine
-    from rollout.display.select import create_display
 
-    display = create_display(_display(config), sys.stdout)
     stop = _Stop()
     report: Report | None = None
     error: RolloutError | None = None
     async with Engine(config) as engine, anyio.create_task_group() as tasks:
-        await tasks.start(stop.watch, engine, tasks.cancel_scope)
+        if config.workers != 0:  # inside the parent, a simulator that hangs must leave Ctrl-C to Python
+            await tasks.start(stop.watch, engine, tasks.cancel_scope)
         try:
-            report = await engine.evaluate(policy, display=display)
+            report = await engine.evaluate(policy, display=_display(config))
         except RolloutError as exc:  # out of the task group as itself, not as a group of one
             error = exc
         tasks.cancel_scope.cancel()

@@ -15,7 +15,6 @@ import msgspec
 from rollout.config import EvalConfig
 from rollout.display.base import Counters, Display, RunPlan, TaskCounters, WorkerState
 from rollout.display.rates import whole_run
-from rollout.display.select import NullDisplay
 from rollout.engine.engine import Run, RunSettings, count
 from rollout.engine.slots import Slot
 from rollout.envs.base import Simulator
@@ -42,10 +41,10 @@ class Evaluation:
     """`check`, `plan`, `open`, `run`, in this order."""
 
     def __init__(self, config: EvalConfig, policy: Policy, policy_name: str, backend: Backend,
-                 adapters: Mapping[str, type[Simulator]], display: Display | None) -> None:
+                 adapters: Mapping[str, type[Simulator]], display: Display) -> None:
         self._config, self._policy, self._policy_name = config, policy, policy_name
         self._backend, self._adapters = backend, adapters
-        self._display: Display = display or NullDisplay()
+        self._display = display
         self._counters = Counters()
         self._results: dict[tuple[str, int, int], EpisodeResult] = {}
         self._journal: Journal | None = None

@@ -179,7 +179,6 @@ def _pack_dict(value: dict[Any, Any]) -> Mapping:
     return Mapping(items)
 
 
-@lru_cache(maxsize=256)  # `dtype.str` takes 0.4 us, more than the rest of a small array
 @lru_cache(maxsize=256)  # NumPy formats the string anew each time
 def _dtype_name(dtype: np.dtype) -> str:
     if dtype.hasobject or dtype.names is not None or dtype.itemsize == 0:

@@ -151,7 +151,8 @@ def _closing(summary: Summary) -> Iterator[Text]:
         yield Text(f"incomplete: {plural(missing, 'episode')} of {summary.planned} not run", style="yellow")
     if summary.overall.n_error:
         errors = plural(summary.overall.n_error, "episode")
-        yield Text(f"{errors} could not be measured and count in no rate", style="red")
+        verb = "counts" if summary.overall.n_error == 1 else "count"
+        yield Text(f"{errors} could not be measured and {verb} in no rate", style="red")
 
 
 def _timing(timing: Timing) -> str:

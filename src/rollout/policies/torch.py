@@ -18,11 +18,11 @@ __all__ = ["TorchPolicy", "collate"]
 
 CPU_ROWS: Final = 1
 ROWS: Final = 8
-"""Rows of a deterministic forward: matrix kernels differ with the batch size, so every forward gets the same one.
+"""Rows of a deterministic forward: matrix kernels differ with the batch size, so every forward gets the same.
 
-On CPU that is one. Elementwise kernels (sigmoid, SiLU, tanh-GELU, …) compute the last elements of a tensor, those
-that fill no vector, by another routine, which differs in the last bit: a row's place in a block would show. One row
-at a time costs nothing where it counts: a ResNet-18 takes 41 ms for one row, 457 ms for eight (one thread).
+On CPU that is one. Elementwise kernels (sigmoid, SiLU, tanh-GELU, …) compute the last elements of a tensor,
+those that fill no vector, by another routine, which differs in the last bit: a row's place in a block would
+show. It costs nothing where it counts: a ResNet-18 takes 41 ms for one row, 457 ms for eight (one thread).
 """
 
 _DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -32,10 +32,10 @@ class TorchPolicy:
     """Wraps a module that maps a dict of batched tensors to actions.
 
     The module gets one entry per observation key: images (B, C, H, W) in [0, 1] (uint8 NHWC on the way to the
-    device), other arrays (B, …), floating ones in the policy's dtype; with `n_obs_steps` > 1 a time axis follows
-    B; text and nested values as lists of B. It returns (B, action_dim) or (B, chunk_size, action_dim). Its attribute
-    `spec` (a `PolicySpec`), where it has one, says what it reads and how many actions of a chunk are executed;
-    otherwise it reads everything and the whole chunk is executed.
+    device), other arrays (B, …), floating ones in the policy's dtype; with `n_obs_steps` > 1 a time axis
+    follows B; text and nested values as lists of B. It returns (B, action_dim) or (B, chunk_size,
+    action_dim). Its attribute `spec` (a `PolicySpec`), where it has one, says what it reads and how many
+    actions of a chunk are executed; otherwise it reads everything and the whole chunk is executed.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class TorchPolicy:
 def collate(
     observations: Sequence[dict[str, Any]], device: torch.device, dtype: torch.dtype
 ) -> dict[str, Any]:
-    """Stack observations along a new leading axis. Raises `ValueError` where shapes differ within the batch."""
+    """Stack observations along a new leading axis. Raises `ValueError` where shapes differ in the batch."""
     return {key: _stack(key, [each[key] for each in observations], device, dtype) for key in observations[0]}
 
 
@@ -111,7 +111,7 @@ def _stack(key: str, values: list[Any], device: torch.device, dtype: torch.dtype
 
 @contextmanager
 def _borrowed(module: torch.nn.Module) -> Iterator[None]:
-    """Give back modes, weights and buffers as they were: whoever trains on loses neither precision nor device."""
+    """Give back modes, weights and buffers as they were: training goes on in its own precision and place."""
     owners = list(module.modules())
     modes = [owner.training for owner in owners]
     weights = [(weight, weight.data) for weight in module.parameters()]
