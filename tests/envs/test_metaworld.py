@@ -15,6 +15,7 @@ from rollout.errors import UsageError
 from rollout.spaces import rebuild
 from rollout.types import EpisodeSpec, ObservationRequest, SuiteInfo, Task
 
+PICTURES = Path(__file__).with_name("metaworld_pictures.py")
 STATE = "observation.state"
 ENVIRONMENT_STATE = "observation.environment_state"
 STATES = ObservationRequest(keys=(STATE, ENVIRONMENT_STATE))
@@ -71,6 +72,11 @@ def push() -> Iterator[MetaWorldSimulator]:
     simulator = built("push-v3")
     yield simulator
     simulator.close()
+
+
+@pytest.fixture(scope="module")
+def plain(in_child: Callable[..., Any]) -> Any:
+    return in_child(PICTURES, "plain")
 
 
 @pytest.mark.metaworld
@@ -210,10 +216,9 @@ def test_closing_twice_is_harmless() -> None:
 @pytest.mark.gl
 @pytest.mark.parametrize("mode", ["ours", "filmed"])
 def test_pictures_on_demand_are_those_of_a_loop_that_renders_every_step(
-    mode: str, in_child: Callable[..., Any]
+    mode: str, plain: Any, in_child: Callable[..., Any]
 ) -> None:
-    script = Path(__file__).with_name("metaworld_pictures.py")
-    plain, seen = in_child(script, "plain"), in_child(script, mode)
+    seen = in_child(PICTURES, mode)
     looked = [index for index, picture in enumerate(seen) if picture is not None]
     assert looked == (list(range(0, 13, 4)) if mode == "ours" else list(range(13)))
     assert [seen[index] for index in looked] == [plain[index] for index in looked]
@@ -222,5 +227,4 @@ def test_pictures_on_demand_are_those_of_a_loop_that_renders_every_step(
 
 @pytest.mark.metaworld
 def test_a_policy_that_reads_no_camera_loads_no_gl_library(in_child: Callable[..., Any]) -> None:
-    script = Path(__file__).with_name("metaworld_pictures.py")
-    assert in_child(script, "blind", MUJOCO_GL="", PYOPENGL_PLATFORM="") == []
+    assert in_child(PICTURES, "blind", MUJOCO_GL="", PYOPENGL_PLATFORM="") == []

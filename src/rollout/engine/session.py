@@ -52,8 +52,9 @@ class EpisodeSession:
     def observe(self, observations: Sequence[WireObservation]) -> None:
         """Take over what a reset or a chunk let the policy see, oldest first."""
         for wire in observations:
-            observation = {key: unpack(value) for key, value in wire.items()}
-            observation.setdefault("task", self._task.instruction)
+            observation: Observation = {"task": self._task.instruction}
+            for key, value in wire.items():
+                observation[key] = unpack_array(value) if isinstance(value, Array) else unpack(value)
             self._history.append(observation)
 
     def request(self) -> Request:

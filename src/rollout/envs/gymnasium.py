@@ -110,8 +110,8 @@ class GymnasiumSimulator:
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
             raise TypeError(OLD_API)
         self._instruction_at = self._instruction_attribute()
-        self._fields = tuple(field for field in self._all_fields
-                             if field.key == "task" or observe.wants(field.key))
+        wanted = [field for field in self._all_fields if field.key == "task" or observe.wants(field.key)]
+        self._observe = to_observation(wanted)
         return self._observation(*result)
 
     def step(self, action: Any, observe: bool) -> Step:
@@ -144,7 +144,7 @@ class GymnasiumSimulator:
             env.close()
 
     def _observation(self, seen: Any, info: Mapping[str, Any]) -> Observation:
-        observation = to_observation(self._fields, seen)
+        observation = self._observe(seen)
         if not observation.get("task"):
             observation["task"] = self._instruction(info)
         return observation

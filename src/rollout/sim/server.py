@@ -12,6 +12,8 @@ import traceback
 from array import array
 from collections.abc import Mapping
 
+import numpy as np
+
 from rollout.envs.base import Simulator
 from rollout.envs.registry import load_simulator
 from rollout.errors import ProtocolError, ResultsError, UsageError
@@ -34,7 +36,7 @@ from rollout.sim.protocol import (
 from rollout.sim.transport import BlockingConnection, Ends
 from rollout.sim.video import VideoWriter
 from rollout.types import Observation, SuiteInfo, VideoMode
-from rollout.values import Array, Items, pack, unpack, unpack_array
+from rollout.values import Array, Items, pack, pack_array, unpack, unpack_array
 
 __all__ = ["Server", "serve"]
 
@@ -178,7 +180,10 @@ class _Episode:
         """Describe every leaf; the instruction only where it is not the task's own."""
         if observation.get("task") == self._instruction:
             del observation["task"]
-        return {key: pack(value) for key, value in observation.items()}
+        return {
+            key: pack_array(value) if isinstance(value, np.ndarray) else pack(value)
+            for key, value in observation.items()
+        }
 
     def film(self) -> float:
         """Add the current frame to the video, if one was asked for. Returns the seconds that it took."""
