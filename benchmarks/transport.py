@@ -4,9 +4,11 @@
 
 Contenders, each in a fresh process, alternating, so that a noisy machine is noisy to all of them:
 
-* `rollout`: a whole evaluation (plan, batcher, policy thread, records, digests) with a policy that returns at once.
-* `AsyncVectorEnv`: Gymnasium's own, with shared memory, in a bare loop over `step`; steps that its autoreset spends are
-  counted for it.
+* `rollout`: a whole evaluation (plan, batcher, records, digests) with a policy that returns at once and says so
+  (`PolicySpec(inline=True)`, as the built-in `random` does).
+* `rollout, thread`: the same policy in the policy's own thread, as any other policy runs.
+* `AsyncVectorEnv`: Gymnasium's own, with shared memory, in a bare loop over `step`. Steps that its autoreset spends on a
+  reset are no environment steps, and are not counted.
 
 Prints medians and the ratio, and JSON.
 """
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 ENV_ID = "CartPole-v1"
@@ -39,11 +42,12 @@ def measure_async_vector_env(seconds: float) -> float:
     actions = [np.full(N_ENVS, action) for action in (0, 1)]
     for step in range(200):  # warm-up
         envs.step(actions[step % 2])
-    began, steps = time.perf_counter(), 0
+    began, calls, resets = time.perf_counter(), 0, 0
     while time.perf_counter() - began < seconds:
-        envs.step(actions[steps % 2])
-        steps += 1
-    rate = steps * N_ENVS / (time.perf_counter() - began)
+        _, _, terminated, truncated, _ = envs.step(actions[calls % 2])
+        calls += 1
+        resets += int((terminated | truncated).sum())
+    rate = (calls * N_ENVS - resets) / (time.perf_counter() - began)
     envs.close()
     return rate
 
@@ -51,25 +55,26 @@ def measure_async_vector_env(seconds: float) -> float:
 class Alternating:
     """Returns at once: left, right, left, …"""
 
-    from rollout import PolicySpec
+    def __init__(self, inline: bool) -> None:
+        from rollout import PolicySpec
 
-    actions = ([0], [1])  # chunks of one action
-    spec = PolicySpec(inline=True)  # no thread, as for the built-in `random`
+        self.spec = PolicySpec(inline=inline)
+        self.actions = ([0], [1])  # chunks of one action
 
     def infer(self, requests: Sequence[Any]) -> Sequence[Any]:
         """One action a request."""
         return [self.actions[request.step % 2] for request in requests]
 
 
-def measure_rollout(seconds: float) -> float:
-    """Env-steps per second of an evaluation that takes about `seconds`."""
+def measure_rollout(seconds: float, inline: bool = True) -> float:
+    """Env-steps per second of an evaluation that takes about `seconds`; `inline`: without the policy's thread."""
     import anyio
 
     import rollout
     from rollout.api import loop_options
 
     async def steps_per_s(engine: rollout.Engine, episodes: int) -> tuple[float, float]:
-        report = await engine.evaluate(Alternating(), episodes=episodes)
+        report = await engine.evaluate(Alternating(inline), episodes=episodes)
         assert report.summary.overall.n_error == 0
         timing, mean_steps = report.summary.timing, report.summary.overall.mean_steps
         assert timing is not None
@@ -89,6 +94,7 @@ def measure_rollout(seconds: float) -> float:
 CONTENDERS: dict[str, Callable[[float], float]] = {
     "AsyncVectorEnv": measure_async_vector_env,
     "rollout": measure_rollout,
+    "rollout, thread": partial(measure_rollout, inline=False),
 }
 
 

@@ -63,6 +63,12 @@ def test_results_do_not_depend_on_how_they_were_computed(settings: dict[str, Any
     assert len({e.digest for e in plain.episodes}) == 8
 
 
+def test_debugging_in_the_parent_leaves_its_environment_variables_alone() -> None:
+    before = dict(os.environ)
+    rollout.run("random", COUNT, episodes=1, workers=0)
+    assert dict(os.environ) == before
+
+
 def test_shards_see_every_task_and_add_up_to_the_whole_run() -> None:
     whole = rollout.run("random", COUNT, episodes=5, workers=2)
     parts = [rollout.run("random", COUNT, episodes=5, workers=2, shard=(k, 2)) for k in (1, 2)]

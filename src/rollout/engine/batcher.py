@@ -129,9 +129,9 @@ class Batcher:
 
     def _decide_now(self, request: Request) -> Any:
         chunks, error, seconds = self._forward([request])
-        self._count(1, seconds)
         if error is not None:
             raise _blame([request], error)
+        self._count(1, seconds)
         return chunks[0]
 
     def _forward(self, requests: list[Request]) -> tuple[Sequence[Any], BaseException | None, float]:

@@ -39,6 +39,7 @@ async def run_episode(attempt: Attempt, worker: Worker, policy: Policy, batcher:
                       counters: Counters) -> Measured:
     """Run the episode on `worker`. Raises what the worker or the policy raised."""
     states, index, clock = counters.workers, worker.index, time.perf_counter
+    waiting, stepping = WorkerState.WAITING, WorkerState.STEPPING  # an enum's attribute costs a function call
     spec = attempt.spec
     builds = worker.task != (spec.suite, spec.task_id)
     states[index] = WorkerState.BUILDING if builds else WorkerState.RESETTING
@@ -50,12 +51,12 @@ async def run_episode(attempt: Attempt, worker: Worker, policy: Policy, batcher:
         sim_s, render_s, wait_s, video = 0.0, ready.render_s, 0.0, None
         counters.sim_busy_s += ready.reset_s + render_s
         while not session.ended:
-            states[index] = WorkerState.WAITING
+            states[index] = waiting
             asked = clock()
             chunk = await batcher.decide(session.request())
             waited = clock() - asked
             actions = session.chunk(chunk)
-            states[index] = WorkerState.STEPPING
+            states[index] = stepping
             done = await worker.run(actions)
             counters.steps += session.executed(done)
             wait_s += waited

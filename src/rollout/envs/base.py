@@ -35,8 +35,8 @@ class Simulator(Protocol):
 
     The constructor touches no GPU or GL; `build` makes the simulator proper, once, before the first `reset`. `reset`
     makes the episode a function of `spec` alone, whatever was simulated before. Observations share no memory with what
-    later steps write. An exception out of `build` makes every
-    episode of the task an error, reported once; out of any other method, that episode.
+    later steps write. An exception out of `build` makes every episode of the task an error, reported once; out of any
+    other method, that episode.
     """
 
     family: ClassVar[str]  # the part of a target before the colon

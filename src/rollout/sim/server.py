@@ -139,7 +139,7 @@ class _Episode:
     """An episode in progress: executes chunks, counts steps, films."""
 
     def __init__(self, simulator: Simulator, command: Reset) -> None:
-        self._simulator = simulator
+        self._step, self._render = simulator.step, simulator.render
         self._horizon = command.spec.horizon
         self._n_observed = command.observe.n_obs_steps
         self._instruction = simulator.info.instruction
@@ -152,7 +152,7 @@ class _Episode:
         """Execute a chunk, or as much of it as the episode lasts."""
         began = time.perf_counter()
         chunk = unpack_array(actions) if isinstance(actions, Array) else [unpack(action) for action in actions.items]
-        step, first_observed = self._simulator.step, len(chunk) - self._n_observed
+        step, first_observed = self._step, len(chunk) - self._n_observed
         rewards: list[float] = []
         observations: list[WireObservation] = []
         render_s, ended = 0.0, False
@@ -178,7 +178,7 @@ class _Episode:
 
     def pack(self, observation: Observation) -> WireObservation:
         """Describe every leaf; the instruction only where it is not the task's own."""
-        if observation.get("task") == self._instruction:
+        if "task" in observation and observation["task"] == self._instruction:
             del observation["task"]
         return {
             key: pack_array(value) if isinstance(value, np.ndarray) else pack(value)
@@ -190,7 +190,7 @@ class _Episode:
         if self._video is None:
             return 0.0
         began = time.perf_counter()
-        self._video.add(self._simulator.render())
+        self._video.add(self._render())
         return time.perf_counter() - began
 
     def abandon(self) -> None:

@@ -11,7 +11,6 @@ import asyncio
 import fcntl
 import os
 import struct
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -152,19 +151,20 @@ class BlockingConnection:
     def __init__(self, ends: Ends) -> None:
         self._read, self._write = ends.read, ends.write
         self._parser = FrameParser()
-        self._frames: deque[bytearray] = deque()
+        self._ahead: list[bytearray] = []
         self._encode = FrameEncoder().encode
         self._decode = command_decoder().decode
 
     def receive(self) -> Command | None:
         """Wait for the next command. None when the parent is gone. Raises `ProtocolError`."""
-        while not self._frames:
+        frames: Sequence[bytearray] | None = self._ahead
+        while not frames:
             frames = receive(self._read, self._parser)
             if frames is None:
                 return None
-            self._frames.extend(frames)
+        frame, *self._ahead = frames
         try:
-            return self._decode(self._frames.popleft())
+            return self._decode(frame)
         except msgspec.MsgspecError as exc:
             raise ProtocolError(f"not a command: {exc}") from exc
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -174,7 +175,7 @@ class WorkerProcess(_Calls):
             raise
         finally:
             self._reply = self._deadline = None
-        return _check(reply, expected)
+        return reply if isinstance(reply, expected) else _check(reply, expected)
 
     def _on_reply(self, reply: Reply) -> None:
         if self._reply is None or self._reply.done():
@@ -222,10 +223,14 @@ class InlineWorker(_Calls):
         self._server = Server()
         self._encode = msgspec.msgpack.Encoder().encode
         self._commands, self._replies = command_decoder(), reply_decoder()
+        self._before = dict(os.environ)
 
     async def aclose(self) -> None:
-        """Close the simulator."""
+        """Close the simulator, and give the process its own environment variables back."""
         self._server.handle(Close())
+        for name in self._environ.keys() - self._before.keys():
+            os.environ.pop(name, None)
+        os.environ.update(self._before)
 
     async def _call(self, command: Command, expected: type[R], timeout_s: float) -> R:
         received = self._commands.decode(bytearray(self._encode(command)))
