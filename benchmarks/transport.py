@@ -7,8 +7,8 @@ Contenders, each in a fresh process, alternating, so that a noisy machine is noi
 * `rollout`: a whole evaluation (plan, batcher, records, digests) with a policy that returns at once and says so
   (`PolicySpec(inline=True)`, as the built-in `random` does).
 * `rollout, thread`: the same policy in the policy's own thread, as any other policy runs.
-* `AsyncVectorEnv`: Gymnasium's own, with shared memory, in a bare loop over `step`. Steps that its autoreset spends on a
-  reset are no environment steps, and are not counted.
+* `AsyncVectorEnv`: Gymnasium's own, with shared memory, in a bare loop over `step`. Steps that its autoreset spends on
+  a reset are no environment steps, and are not counted.
 
 Prints medians and the ratio, and JSON.
 """
@@ -113,7 +113,10 @@ def main() -> None:
         for name, values in rates.items():
             command = [sys.executable, __file__, "--contender", name, "--seconds", str(options.seconds)]
             values.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-        print(f"round {round_number + 1}: " + "  ".join(f"{n} {v[-1]:,.0f}/s" for n, v in rates.items()), flush=True)
+        print(
+            f"round {round_number + 1}: " + "  ".join(f"{n} {v[-1]:,.0f}/s" for n, v in rates.items()),
+            flush=True,
+        )
     report(rates, options.json)
 
 

@@ -59,8 +59,13 @@ def in_child() -> Callable[..., Any]:
         backend = choose_backend("cpu")
         env = {**os.environ, **worker_environment(backend, 0), **environ}
         done = subprocess.run(
-            [sys.executable, str(script), *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=timeout_s, check=False,
+            [sys.executable, str(script), *arguments],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
         assert done.returncode == 0, f"{script.name} {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr

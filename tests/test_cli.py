@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -24,8 +25,16 @@ DEADLINE_S = 60
 def rollout(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {"PYTHONPATH": str(TESTS)}
     command = [sys.executable, "-c", "from rollout.cli import main; main()", *arguments]
-    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-                          stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def records(run: Path) -> list[tuple[int, str | None, int]]:
@@ -39,7 +48,8 @@ def test_a_run_ends_with_a_table_the_files_and_exit_code_0(tmp_path: Path) -> No
     assert "2/4" in done.stdout
     assert "results in run" in done.stdout
     assert {"episodes.jsonl", "actions.msgpack", "summary.json", "eval_info.json"} <= {
-        path.name for path in (tmp_path / "run").iterdir()}
+        path.name for path in (tmp_path / "run").iterdir()
+    }
 
 
 def test_without_out_the_results_are_kept_all_the_same(tmp_path: Path) -> None:
@@ -51,8 +61,19 @@ def test_without_out_the_results_are_kept_all_the_same(tmp_path: Path) -> None:
 
 def test_the_number_of_workers_changes_no_record_and_not_their_order(tmp_path: Path) -> None:
     for workers in ("0", "1", "4"):
-        done = rollout("run", "gym:CartPole-v1", "--policy", "random", "--episodes", "40", "--workers", workers,
-                       "--out", workers, cwd=tmp_path)
+        done = rollout(
+            "run",
+            "gym:CartPole-v1",
+            "--policy",
+            "random",
+            "--episodes",
+            "40",
+            "--workers",
+            workers,
+            "--out",
+            workers,
+            cwd=tmp_path,
+        )
         assert done.returncode == 0, done.stderr
     assert records(tmp_path / "1") == records(tmp_path / "4") == records(tmp_path / "0")
     assert [episode for episode, _, _ in records(tmp_path / "4")] == list(range(40))
@@ -74,23 +95,26 @@ def test_a_failing_policy_is_exit_code_1_with_its_traceback(tmp_path: Path) -> N
     assert done.stderr.splitlines()[-1].startswith("rollout: the policy raised ZeroDivisionError")
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    (["run", COUNT, "--polcy", "random"], "--policy"),
-    (["run", COUNT, "--policy", "randon"], "random"),
-    (["run", "metaworld:mt11", "--policy", "random"], "metaworld:mt10"),
-    (["run", COUNT, "--policy", "random", "--display", "lives"], "live"),
-    (["run", COUNT, "--policy", "random", "--workers", "many"], "auto"),
-    (["run", COUNT, "--policy", "random", "--tasks", "a"], "0,3,7"),
-    (["run", COUNT, "--policy", "random", "--shard", "1"], "1/4"),
-    (["run", COUNT, "--policy", "random", "--set", "length"], "KEY=VALUE"),
-    (["run", COUNT, "--policy", "random", "--config", "none.toml"], "none.toml"),
-    (["run", COUNT, "--policy", "random", "--config", "bad.toml"], "episodes"),
-    (["run", COUNT, "--policy", "random", "--out", "bad.toml"], "bad.toml"),
-    (["run", COUNT], "--policy"),
-    (["run"], "target"),
-    (["rum"], "run"),
-    (["list", "gmy"], "gym"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", COUNT, "--polcy", "random"], "--policy"),
+        (["run", COUNT, "--policy", "randon"], "random"),
+        (["run", "metaworld:mt11", "--policy", "random"], "metaworld:mt10"),
+        (["run", COUNT, "--policy", "random", "--display", "lives"], "live"),
+        (["run", COUNT, "--policy", "random", "--workers", "many"], "auto"),
+        (["run", COUNT, "--policy", "random", "--tasks", "a"], "0,3,7"),
+        (["run", COUNT, "--policy", "random", "--shard", "1"], "1/4"),
+        (["run", COUNT, "--policy", "random", "--set", "length"], "KEY=VALUE"),
+        (["run", COUNT, "--policy", "random", "--config", "none.toml"], "none.toml"),
+        (["run", COUNT, "--policy", "random", "--config", "bad.toml"], "episodes"),
+        (["run", COUNT, "--policy", "random", "--out", "bad.toml"], "bad.toml"),
+        (["run", COUNT], "--policy"),
+        (["run"], "target"),
+        (["rum"], "run"),
+        (["list", "gmy"], "gym"),
+    ],
+)
 def test_bad_usage_is_one_line_and_exit_code_2(arguments: Sequence[str], says: str, tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("episods = 3\n")
     done = rollout(*arguments, cwd=tmp_path)
@@ -102,7 +126,8 @@ def test_bad_usage_is_one_line_and_exit_code_2(arguments: Sequence[str], says: s
 
 def test_a_config_file_sets_what_the_command_line_does_not(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(
-        f'targets = "{COUNT}"\npolicy = "random"\nepisodes = 3\nseed = 7\nout = "run"\nset = {{ length = 2 }}\n')
+        f'targets = "{COUNT}"\npolicy = "random"\nepisodes = 3\nseed = 7\nout = "run"\nset = {{ length = 2 }}\n'
+    )
     done = rollout("run", "--config", "run.toml", "--seed", "20", "--display", "none", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     header, results = read_journal(tmp_path / "run")
@@ -112,7 +137,9 @@ def test_a_config_file_sets_what_the_command_line_does_not(tmp_path: Path) -> No
 
 
 def test_json_lines_say_every_record(tmp_path: Path) -> None:
-    done = rollout("run", COUNT, "--policy", "random", "--episodes", "3", "--display", "json", "--out", "r", cwd=tmp_path)
+    done = rollout(
+        "run", COUNT, "--policy", "random", "--episodes", "3", "--display", "json", "--out", "r", cwd=tmp_path
+    )
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events[0]["event"] == "start"
     assert events[-1]["event"] == "end"
@@ -120,10 +147,19 @@ def test_json_lines_say_every_record(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_closes_early_costs_nothing(tmp_path: Path) -> None:
-    command = f"{sys.executable} -c 'from rollout.cli import main; main()' run {COUNT} --policy random --episodes 3 " \
-              "--out r | head -n 1; exit ${PIPESTATUS[0]}"
-    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(TESTS)},
-                          capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    command = (
+        f"{sys.executable} -c 'from rollout.cli import main; main()' run {COUNT} --policy random --episodes 3 "
+        "--out r | head -n 1; exit ${PIPESTATUS[0]}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert len(records(tmp_path / "r")) == 3
@@ -134,19 +170,23 @@ class Running:
 
     def __init__(self, cwd: Path, *arguments: str) -> None:
         self._terminal, theirs = pty.openpty()
-        environ = os.environ | {"PYTHONPATH": str(TESTS), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+        environ = os.environ | {
+            "PYTHONPATH": str(TESTS),
+            "TERM": "xterm-256color",
+            "COLUMNS": "100",
+            "LINES": "30",
+        }
         command = [sys.executable, "-c", "from rollout.cli import main; main()", "run", *arguments]
-        self.process = subprocess.Popen(command, cwd=cwd, env=environ, stdin=theirs, stdout=theirs, stderr=theirs,
-                                        start_new_session=True)
+        self.process = subprocess.Popen(
+            command, cwd=cwd, env=environ, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        )
         os.close(theirs)
         os.set_blocking(self._terminal, False)
         self.seen = ""
 
     def read(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # nothing now, or the other side is gone
             self.seen += os.read(self._terminal, 1 << 16).decode("utf-8", "replace")
-        except OSError:  # nothing now, or the other side is gone
-            pass
 
     def hang_up(self) -> None:
         os.close(self._terminal)
@@ -188,7 +228,9 @@ def is_child(process: Path, pid: int) -> bool:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_keeps_what_is_done_and_the_run_can_go_on(number: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_a_signal_keeps_what_is_done_and_the_run_can_go_on(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
     arguments = ["gym:CartPole-v1", "--policy", "random", "--episodes", "3000", "--out", "run"]
     running = Running(tmp_path, *arguments)
     running.until(lambda: recorded(tmp_path / "run") > 20)
@@ -230,7 +272,9 @@ def test_killing_the_parent_leaves_no_process(tmp_path: Path) -> None:
 def test_list_shows_what_can_be_run(tmp_path: Path) -> None:
     catalogue = rollout("list", cwd=tmp_path)
     assert catalogue.returncode == 0, catalogue.stderr
-    assert {"gym", "metaworld", "libero", "random", "zero", "expert"} <= set(catalogue.stdout.replace(",", " ").split())
+    assert {"gym", "metaworld", "libero", "random", "zero", "expert"} <= set(
+        catalogue.stdout.replace(",", " ").split()
+    )
     tasks = rollout("list", COUNT, cwd=tmp_path)
     assert tasks.returncode == 0, tasks.stderr
     assert "toy/Count-v0" in tasks.stdout
@@ -238,19 +282,53 @@ def test_list_shows_what_can_be_run(tmp_path: Path) -> None:
 
 def test_a_script_without_a_main_guard_works(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(f"import rollout\nprint(rollout.run('random', {COUNT!r}, episodes=2, workers=2).success_rate)\n")
-    done = subprocess.run([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": str(TESTS)}, cwd=tmp_path,
-                          capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    script.write_text(
+        f"import rollout\nprint(rollout.run('random', {COUNT!r}, episodes=2, workers=2).success_rate)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert (done.stdout, done.returncode) == ("0.5\n", 0), done.stderr
 
 
 def test_with_workers_0_breakpoints_work_in_simulator_and_policy(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "class Stops:\n    def infer(self, requests):\n        breakpoint()\n        return [[[0.0, 0.0]] for _ in requests]\n")
+        "class Stops:\n    def infer(self, requests):\n"
+        "        breakpoint()\n        return [[[0.0, 0.0]] for _ in requests]\n"
+    )
     environ = os.environ | {"PYTHONPATH": str(TESTS), "PYTHONBREAKPOINT": "pdb.set_trace"}
-    command = [sys.executable, "-c", "from rollout.cli import main; main()", "run", COUNT, "--policy", "mine:Stops",
-               "--episodes", "1", "--workers", "0", "--out", "run", "--horizon", "1"]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, input="p 'seen', len(requests)\nc\n", capture_output=True,
-                          text=True, timeout=DEADLINE_S, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        "from rollout.cli import main; main()",
+        "run",
+        COUNT,
+        "--policy",
+        "mine:Stops",
+        "--episodes",
+        "1",
+        "--workers",
+        "0",
+        "--out",
+        "run",
+        "--horizon",
+        "1",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environ,
+        input="p 'seen', len(requests)\nc\n",
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert "('seen', 1)" in done.stdout
     assert done.returncode == 0, done.stderr

@@ -69,13 +69,21 @@ def printed(findings: list[Finding], width: int = 80) -> list[str]:
 
 
 def test_a_diagnosis_names_a_fix_for_all_that_is_wrong_and_asks_nothing() -> None:
-    code = ("import sys; from rollout.doctor import diagnose; findings = diagnose(); "
-            "maps = open('/proc/self/maps').read(); "
-            "print([finding for finding in findings if finding.level != 'ok' and not finding.fix], "
-            "[name for name in ('torch', 'mujoco', 'libero', 'metaworld', 'av') if name in sys.modules], "
-            "[name for name in ('libEGL', 'libOSMesa', 'libcuda') if name in maps]); print(len(findings))")
-    done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=60, check=True)
+    code = (
+        "import sys; from rollout.doctor import diagnose; findings = diagnose(); "
+        "maps = open('/proc/self/maps').read(); "
+        "print([finding for finding in findings if finding.level != 'ok' and not finding.fix], "
+        "[name for name in ('torch', 'mujoco', 'libero', 'metaworld', 'av') if name in sys.modules], "
+        "[name for name in ('libEGL', 'libOSMesa', 'libcuda') if name in maps]); print(len(findings))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     first, count = done.stdout.splitlines()
     assert first == "[] [] []"
     assert int(count) >= 12
@@ -90,10 +98,12 @@ def test_a_diagnosis_takes_seconds() -> None:
 
 def test_details_wrap_under_themselves_and_fixes_are_never_broken() -> None:
     fix = "pip install " + "a-long-package-name " * 6 + "end"
-    lines = printed([
-        Finding(level="ok", subject="python", detail="3.11"),
-        Finding(level="error", subject="assets", detail="some words " * 12 + "[not markup]", fix=fix),
-    ])
+    lines = printed(
+        [
+            Finding(level="ok", subject="python", detail="3.11"),
+            Finding(level="error", subject="assets", detail="some words " * 12 + "[not markup]", fix=fix),
+        ]
+    )
     assert lines[0] == "ok       python         3.11"
     assert lines[1].startswith("error    assets         some words")
     assert all(line.startswith(" " * 24 + "s") or line.startswith(" " * 24 + "w") for line in lines[2:4])
@@ -129,28 +139,34 @@ def test_missing_torch_and_package_are_errors() -> None:
     assert errors == {"rollout": "pip install -e .", "torch": "pip install 'torch>=2.4'"}
 
 
-@pytest.mark.parametrize(("versions", "fixes"), [
-    (LIBERO, []),
-    (LIBERO | {"metaworld": "3.1.1"}, []),
-    (LIBERO | {"mujoco": "3.4.0"}, ["pip install mujoco==3.3.0"]),
-    (LIBERO | {"mujoco": "3.10.1rc1"}, ["pip install mujoco==3.3.0"]),
-    ({"metaworld": "3.1.1", "mujoco": "4.0"}, ["pip install mujoco==3.3.0"]),
-    ({"mujoco": "3.8.1"}, []),
-    (LIBERO | {"robosuite": "1.5.1"}, ["pip install robosuite==1.4.0"]),
-    ({"robosuite": "1.5.1"}, []),
-    ({"metaworld": "2.0.0", "mujoco": "3.3.0"}, ["pip install metaworld==3.1.1"]),
-])
+@pytest.mark.parametrize(
+    ("versions", "fixes"),
+    [
+        (LIBERO, []),
+        (LIBERO | {"metaworld": "3.1.1"}, []),
+        (LIBERO | {"mujoco": "3.4.0"}, ["pip install mujoco==3.3.0"]),
+        (LIBERO | {"mujoco": "3.10.1rc1"}, ["pip install mujoco==3.3.0"]),
+        ({"metaworld": "3.1.1", "mujoco": "4.0"}, ["pip install mujoco==3.3.0"]),
+        ({"mujoco": "3.8.1"}, []),
+        (LIBERO | {"robosuite": "1.5.1"}, ["pip install robosuite==1.4.0"]),
+        ({"robosuite": "1.5.1"}, []),
+        ({"metaworld": "2.0.0", "mujoco": "3.3.0"}, ["pip install metaworld==3.1.1"]),
+    ],
+)
 def test_versions_that_change_scores_are_warned_of(versions: Mapping[str, str], fixes: list[str]) -> None:
     findings = check_known_bad(versions)
     assert [finding.fix for finding in findings] == fixes
     assert all(finding.level == "warning" for finding in findings)
 
 
-@pytest.mark.parametrize(("count", "level", "fix"), [
-    (0, "error", "pip install 'rollout-engine[libero]'"),
-    (554, "error", "pip install --force-reinstall"),
-    (555, "ok", ""),
-])
+@pytest.mark.parametrize(
+    ("count", "level", "fix"),
+    [
+        (0, "error", "pip install 'rollout-engine[libero]'"),
+        (554, "error", "pip install --force-reinstall"),
+        (555, "ok", ""),
+    ],
+)
 def test_liberos_assets_are_counted(tmp_path: Path, count: int, level: str, fix: str) -> None:
     (tmp_path / "textures").mkdir()
     for number in range(count):
@@ -238,7 +254,9 @@ def test_a_back_end_that_draws_no_frame_is_an_error() -> None:
     frame = Frame(False, "RuntimeError: no context")
     egl = Backend(name="egl", reason="egl: 1 GPU")
     assert only(check_backend(egl, {}, SOFTWARE, frame)) == (
-        "error", "egl: RuntimeError: no context", "export MUJOCO_GL=osmesa",
+        "error",
+        "egl: RuntimeError: no context",
+        "export MUJOCO_GL=osmesa",
     )
     osmesa = Backend(name="osmesa", reason="osmesa: software rendering")
     fix = only(check_backend(osmesa, {}, SOFTWARE, frame))[2]
@@ -247,8 +265,9 @@ def test_a_back_end_that_draws_no_frame_is_an_error() -> None:
 
 
 def test_a_gpu_that_is_not_rendered_on_is_told() -> None:
-    graphics = Graphics(failures={"libEGL_nvidia": ABSENT}, devices=SOFTWARE.devices, nvidia=("GPU-a",),
-                        container=True)
+    graphics = Graphics(
+        failures={"libEGL_nvidia": ABSENT}, devices=SOFTWARE.devices, nvidia=("GPU-a",), container=True
+    )
     backend = choose_backend("auto", {}, graphics)
     level, _, fix = only(check_unused_gpu(backend, {}, graphics))
     assert (backend.name, level) == ("osmesa", "warning")
@@ -290,16 +309,35 @@ def test_the_environment_is_judged_as_a_whole() -> None:
     assert [(finding.level, finding.fix) for finding in judged] == [("error", "unset MUJOCO_GL")]
 
 
-@pytest.mark.parametrize(("cuda", "built_for", "environ", "level", "words"), [
-    (Cuda(version=12080, gpus=("H200", "H200")), "12.8", {}, "ok", "2 × H200; the driver knows CUDA 12.8"),
-    (Cuda(version=12040, gpus=("H200",)), "12.8", {}, "ok", "torch is built for 12.8"),
-    (Cuda(version=11080, gpus=("A100",)), "12.8", {}, "error", "knows CUDA 11.8, torch is built for 12.8"),
-    (Cuda(version=12080, gpus=("H200",)), None, {}, "warning", "built for the CPU alone"),
-    (Cuda(version=12080, error=100), "12.8", {"CUDA_VISIBLE_DEVICES": ""}, "warning", "hides every GPU"),
-    (Cuda(version=12080, error=804), "12.8", {}, "error", "cuInit returned 804"),
-])
+@pytest.mark.parametrize(
+    ("cuda", "built_for", "environ", "level", "words"),
+    [
+        (
+            Cuda(version=12080, gpus=("H200", "H200")),
+            "12.8",
+            {},
+            "ok",
+            "2 × H200; the driver knows CUDA 12.8",
+        ),
+        (Cuda(version=12040, gpus=("H200",)), "12.8", {}, "ok", "torch is built for 12.8"),
+        (
+            Cuda(version=11080, gpus=("A100",)),
+            "12.8",
+            {},
+            "error",
+            "knows CUDA 11.8, torch is built for 12.8",
+        ),
+        (Cuda(version=12080, gpus=("H200",)), None, {}, "warning", "built for the CPU alone"),
+        (Cuda(version=12080, error=100), "12.8", {"CUDA_VISIBLE_DEVICES": ""}, "warning", "hides every GPU"),
+        (Cuda(version=12080, error=804), "12.8", {}, "error", "cuInit returned 804"),
+    ],
+)
 def test_cuda_is_judged_beside_torch(
-    cuda: Cuda, built_for: str | None, environ: Mapping[str, str], level: str, words: str,
+    cuda: Cuda,
+    built_for: str | None,
+    environ: Mapping[str, str],
+    level: str,
+    words: str,
 ) -> None:
     found, detail, fix = only(judge_cuda(cuda, built_for, environ))
     assert (found, fix is None) == (level, level == "ok")
@@ -316,8 +354,10 @@ def test_a_cuda_driver_that_does_not_load_is_an_error(tmp_path: Path) -> None:
 
 
 def test_torchs_cuda_version_is_read_without_importing_it() -> None:
-    code = ("import sys; from rollout.doctor.devices import torch_cuda; print(torch_cuda()); "
-            "print('torch' in sys.modules)")
+    code = (
+        "import sys; from rollout.doctor.devices import torch_cuda; print(torch_cuda()); "
+        "print('torch' in sys.modules)"
+    )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == f"{torch_cuda()}\nFalse\n"
@@ -328,7 +368,9 @@ def test_torchs_cuda_version_is_read_without_importing_it() -> None:
 def test_memory_says_how_many_workers_fit() -> None:
     sizes = {"libero": 1.5, "metaworld": 0.4}
     assert only(check_memory(15 * 10**9, sizes)) == (
-        "ok", "15.0 GB available, enough for 8 libero or 30 metaworld workers", None,
+        "ok",
+        "15.0 GB available, enough for 8 libero or 30 metaworld workers",
+        None,
     )
     level, _, fix = only(check_memory(10**9, sizes))
     assert level == "warning"
@@ -348,13 +390,16 @@ def test_shared_memory_that_is_missing_or_small_is_a_warning(tmp_path: Path) -> 
     assert "--shm-size" in fix
 
 
-@pytest.mark.parametrize(("soft", "hard", "level", "fix"), [
-    (1024, 4096, "ok", None),
-    (-1, -1, "ok", None),
-    (128, 4096, "warning", "ulimit -n 4096"),
-    (128, -1, "warning", "ulimit -n 65536"),
-    (128, 128, "warning", "docker run --ulimit nofile=65536 …"),
-])
+@pytest.mark.parametrize(
+    ("soft", "hard", "level", "fix"),
+    [
+        (1024, 4096, "ok", None),
+        (-1, -1, "ok", None),
+        (128, 4096, "warning", "ulimit -n 4096"),
+        (128, -1, "warning", "ulimit -n 65536"),
+        (128, 128, "warning", "docker run --ulimit nofile=65536 …"),
+    ],
+)
 def test_few_descriptors_are_a_warning(soft: int, hard: int, level: str, fix: str | None) -> None:
     assert only(check_descriptors(soft, hard, cores=16))[::2] == (level, fix)
 
@@ -372,7 +417,9 @@ def test_a_pipe_is_no_terminal() -> None:
 
 @pytest.mark.parametrize(("term", "level"), [("xterm-256color", "ok"), ("dumb", "warning")])
 def test_a_terminal_is_told_with_its_width(
-    term: str, level: str, monkeypatch: pytest.MonkeyPatch,
+    term: str,
+    level: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", term)
     ours, theirs = pty.openpty()

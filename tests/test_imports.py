@@ -68,7 +68,9 @@ def test_imports_go_downward_only(module: str) -> None:
 def loaded_after(code: str) -> set[str]:
     """What a fresh interpreter has loaded after `code`: of `HEAVY`, and of this package."""
     script = f"{code}\nimport sys\nprint(*sys.modules)"
-    names = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    names = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    ).stdout.split()
     return {name for name in names if name in HEAVY or name.startswith("rollout")}
 
 
@@ -91,11 +93,15 @@ def test_the_child_side_loads_no_torch_no_rich_and_no_engine() -> None:
 
 
 def test_the_parent_side_loads_no_simulator() -> None:
-    loaded = loaded_after("import rollout.cli, rollout.api, rollout.doctor, rollout.listing, rollout.display.live")
+    loaded = loaded_after(
+        "import rollout.cli, rollout.api, rollout.doctor, rollout.listing, rollout.display.live"
+    )
     assert not loaded & {"torch", "mujoco", "metaworld", "libero", "robosuite", "av"}
 
 
 @pytest.mark.metaworld
 def test_an_evaluation_with_a_built_in_policy_loads_no_simulator_in_the_parent() -> None:
-    loaded = loaded_after("import rollout\nrollout.run('random', 'metaworld:reach-v3', episodes=1, horizon=2, workers=1)")
+    loaded = loaded_after(
+        "import rollout\nrollout.run('random', 'metaworld:reach-v3', episodes=1, horizon=2, workers=1)"
+    )
     assert not loaded & {"torch", "mujoco", "metaworld", "libero", "robosuite", "av"}

@@ -36,7 +36,9 @@ def spread(environ: dict[str, str], workers: int = 4) -> list[str]:
 def test_a_machine_without_a_gpu_gets_osmesa() -> None:
     backend = choose_backend("auto", {}, CPU_ONLY)
     assert worker_environment(backend, 5) == {
-        "MUJOCO_GL": "osmesa", "PYOPENGL_PLATFORM": "osmesa", "LP_NUM_THREADS": "0",
+        "MUJOCO_GL": "osmesa",
+        "PYOPENGL_PLATFORM": "osmesa",
+        "LP_NUM_THREADS": "0",
     }
     assert backend.reason == "osmesa: software rendering (no GPU that can render)"
 
@@ -45,7 +47,10 @@ def test_without_osmesa_egl_draws_on_mesas_software_device() -> None:
     graphics = Graphics(failures={"libOSMesa": ABSENT}, devices=(EglDevice(kind="unusable"), SOFTWARE))
     backend = choose_backend("auto", {}, graphics)
     assert worker_environment(backend, 3) == {
-        "MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl", "LP_NUM_THREADS": "0", "MUJOCO_EGL_DEVICE_ID": "1",
+        "MUJOCO_GL": "egl",
+        "PYOPENGL_PLATFORM": "egl",
+        "LP_NUM_THREADS": "0",
+        "MUJOCO_EGL_DEVICE_ID": "1",
     }
 
 
@@ -54,15 +59,18 @@ def test_workers_take_the_gpus_in_turn_in_cudas_order() -> None:
     assert "LP_NUM_THREADS" not in choose_backend("auto", {}, THREE_GPUS).env
 
 
-@pytest.mark.parametrize(("visible", "devices"), [
-    ("2", ["0", "0", "0", "0"]),
-    ("1,2", ["2", "0", "2", "0"]),
-    (" 0 , 1 ", ["1", "2", "1", "2"]),
-    ("0,-1,1", ["1", "1", "1", "1"]),
-    ("0,7,1", ["1", "1", "1", "1"]),
-    ("GPU-bbbb1111,GPU-aaaa", ["2", "1", "2", "1"]),
-    ("GPU-bbcc", ["0", "0", "0", "0"]),
-])
+@pytest.mark.parametrize(
+    ("visible", "devices"),
+    [
+        ("2", ["0", "0", "0", "0"]),
+        ("1,2", ["2", "0", "2", "0"]),
+        (" 0 , 1 ", ["1", "2", "1", "2"]),
+        ("0,-1,1", ["1", "1", "1", "1"]),
+        ("0,7,1", ["1", "1", "1", "1"]),
+        ("GPU-bbbb1111,GPU-aaaa", ["2", "1", "2", "1"]),
+        ("GPU-bbcc", ["0", "0", "0", "0"]),
+    ],
+)
 def test_only_gpus_that_cuda_would_show_are_used(visible: str, devices: list[str]) -> None:
     assert spread({"CUDA_VISIBLE_DEVICES": visible}) == devices
 
@@ -92,8 +100,12 @@ def test_a_gpu_that_mesa_drives_is_used() -> None:
 
 
 def test_what_the_user_set_is_left_alone() -> None:
-    environ = {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl", "LP_NUM_THREADS": "4",
-               "MUJOCO_EGL_DEVICE_ID": "0"}
+    environ = {
+        "MUJOCO_GL": "egl",
+        "PYOPENGL_PLATFORM": "egl",
+        "LP_NUM_THREADS": "4",
+        "MUJOCO_EGL_DEVICE_ID": "0",
+    }
     for graphics in (CPU_ONLY, THREE_GPUS):
         assert worker_environment(choose_backend("auto", environ, graphics), 1) == {}
 
@@ -122,30 +134,63 @@ def test_a_display_is_used_where_the_user_asks_for_it() -> None:
     assert (backend.name, worker_environment(backend, 0), backend.problem) == ("glfw", {}, None)
 
 
-@pytest.mark.parametrize(("render", "environ", "graphics", "words"), [
-    ("auto", {}, BARE, ["no libEGL, no libGL, no libOSMesa", "apt-get install -y libegl1 libgl1 libosmesa6"]),
-    ("cpu", {}, BARE, ["apt-get install -y libegl1 libgl1 libosmesa6"]),
-    ("auto", {"MUJOCO_GL": "osmesa"}, BARE, ["no libOSMesa;", "apt-get install -y libosmesa6"]),
-    ("auto", {"MUJOCO_GL": "egl"}, BARE, ["no libEGL, no libGL;", "apt-get install -y libegl1 libgl1"]),
-    ("gpu", {}, CPU_ONLY, ["no GPU that can render", "--render cpu"]),
-    ("gpu", {"MUJOCO_GL": "osmesa"}, THREE_GPUS,
-     ["--render gpu and MUJOCO_GL=osmesa contradict", "unset MUJOCO_GL"]),
-    ("cpu", {"MUJOCO_GL": "glfw", "DISPLAY": ":0"}, CPU_ONLY, ["--render cpu contradicts MUJOCO_GL=glfw"]),
-    ("auto", {"MUJOCO_GL": "glfw"}, CPU_ONLY, ["needs a display", "unset MUJOCO_GL"]),
-    ("auto", {"MUJOCO_GL": "off"}, CPU_ONLY, ["switches rendering off", "unset MUJOCO_GL"]),
-    ("auto", {"MUJOCO_GL": "elg"}, CPU_ONLY, ["MUJOCO_GL=elg is none of egl, osmesa, glfw"]),
-    ("auto", {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "osmesa"}, CPU_ONLY, ["contradict each other"]),
-    ("auto", {"PYOPENGL_PLATFORM": "glx"}, CPU_ONLY, ["neither egl nor osmesa", "unset PYOPENGL_PLATFORM"]),
-    ("cpu", {"MUJOCO_GL": "egl"}, Graphics(), ["no software device", "libegl-mesa0"]),
-    ("gpu", {}, Graphics(nvidia=("GPU-a",), container=True, failures={"libEGL_nvidia": ABSENT}),
-     ["libEGL_nvidia", "NVIDIA_DRIVER_CAPABILITIES=all"]),
-    ("gpu", {}, Graphics(nvidia=("GPU-a",), nvidia_driver="570", failures={"libEGL_nvidia": ABSENT}),
-     ["apt-get install -y libnvidia-gl-570"]),
-    ("gpu", {}, Graphics(nvidia=("GPU-a",)), ["not told", "10_nvidia.json"]),
-    ("gpu", {}, Graphics(nvidia=("GPU-a",), nvidia_registered=True), ["does not list", "nvidia-smi"]),
-])
+@pytest.mark.parametrize(
+    ("render", "environ", "graphics", "words"),
+    [
+        (
+            "auto",
+            {},
+            BARE,
+            ["no libEGL, no libGL, no libOSMesa", "apt-get install -y libegl1 libgl1 libosmesa6"],
+        ),
+        ("cpu", {}, BARE, ["apt-get install -y libegl1 libgl1 libosmesa6"]),
+        ("auto", {"MUJOCO_GL": "osmesa"}, BARE, ["no libOSMesa;", "apt-get install -y libosmesa6"]),
+        ("auto", {"MUJOCO_GL": "egl"}, BARE, ["no libEGL, no libGL;", "apt-get install -y libegl1 libgl1"]),
+        ("gpu", {}, CPU_ONLY, ["no GPU that can render", "--render cpu"]),
+        (
+            "gpu",
+            {"MUJOCO_GL": "osmesa"},
+            THREE_GPUS,
+            ["--render gpu and MUJOCO_GL=osmesa contradict", "unset MUJOCO_GL"],
+        ),
+        (
+            "cpu",
+            {"MUJOCO_GL": "glfw", "DISPLAY": ":0"},
+            CPU_ONLY,
+            ["--render cpu contradicts MUJOCO_GL=glfw"],
+        ),
+        ("auto", {"MUJOCO_GL": "glfw"}, CPU_ONLY, ["needs a display", "unset MUJOCO_GL"]),
+        ("auto", {"MUJOCO_GL": "off"}, CPU_ONLY, ["switches rendering off", "unset MUJOCO_GL"]),
+        ("auto", {"MUJOCO_GL": "elg"}, CPU_ONLY, ["MUJOCO_GL=elg is none of egl, osmesa, glfw"]),
+        ("auto", {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "osmesa"}, CPU_ONLY, ["contradict each other"]),
+        (
+            "auto",
+            {"PYOPENGL_PLATFORM": "glx"},
+            CPU_ONLY,
+            ["neither egl nor osmesa", "unset PYOPENGL_PLATFORM"],
+        ),
+        ("cpu", {"MUJOCO_GL": "egl"}, Graphics(), ["no software device", "libegl-mesa0"]),
+        (
+            "gpu",
+            {},
+            Graphics(nvidia=("GPU-a",), container=True, failures={"libEGL_nvidia": ABSENT}),
+            ["libEGL_nvidia", "NVIDIA_DRIVER_CAPABILITIES=all"],
+        ),
+        (
+            "gpu",
+            {},
+            Graphics(nvidia=("GPU-a",), nvidia_driver="570", failures={"libEGL_nvidia": ABSENT}),
+            ["apt-get install -y libnvidia-gl-570"],
+        ),
+        ("gpu", {}, Graphics(nvidia=("GPU-a",)), ["not told", "10_nvidia.json"]),
+        ("gpu", {}, Graphics(nvidia=("GPU-a",), nvidia_registered=True), ["does not list", "nvidia-smi"]),
+    ],
+)
 def test_a_back_end_that_cannot_render_says_why_and_what_to_do(
-    render: str, environ: dict[str, str], graphics: Graphics, words: list[str],
+    render: str,
+    environ: dict[str, str],
+    graphics: Graphics,
+    words: list[str],
 ) -> None:
     backend = choose_backend(render, environ, graphics)  # type: ignore[arg-type]
     with pytest.raises(UsageError) as caught:
@@ -167,10 +212,12 @@ def test_a_problem_is_the_obstacle_and_its_fix_in_one_line() -> None:
 
 
 def test_choosing_loads_no_gl_and_no_simulator_into_this_process() -> None:
-    code = ("import sys; from rollout.rendering import choose_backend; choose_backend('auto'); "
-            "maps = open('/proc/self/maps').read(); "
-            "print([name for name in ('libEGL', 'libGL', 'libOSMesa', 'libcuda') if name in maps], "
-            "[name for name in ('mujoco', 'OpenGL', 'torch', 'gymnasium') if name in sys.modules])")
+    code = (
+        "import sys; from rollout.rendering import choose_backend; choose_backend('auto'); "
+        "maps = open('/proc/self/maps').read(); "
+        "print([name for name in ('libEGL', 'libGL', 'libOSMesa', 'libcuda') if name in maps], "
+        "[name for name in ('mujoco', 'OpenGL', 'torch', 'gymnasium') if name in sys.modules])"
+    )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[] []\n"
@@ -188,8 +235,11 @@ def test_a_library_that_is_there_but_broken_is_installed_anew(tmp_path: Path) ->
 
 
 def test_the_files_of_the_nvidia_driver_are_read(tmp_path: Path) -> None:
-    for bus, uuid, minor in (("0000:65:00.0", "GPU-second", 0), ("0000:17:00.0", "GPU-first", 1),
-                             ("0000:ca:00.0", "GPU-not-in-this-container", 2)):
+    for bus, uuid, minor in (
+        ("0000:65:00.0", "GPU-second", 0),
+        ("0000:17:00.0", "GPU-first", 1),
+        ("0000:ca:00.0", "GPU-not-in-this-container", 2),
+    ):
         file = tmp_path / "proc/driver/nvidia/gpus" / bus / "information"
         file.parent.mkdir(parents=True)
         file.write_text(f"Model: \t\t NVIDIA H200\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n")
@@ -197,7 +247,8 @@ def test_the_files_of_the_nvidia_driver_are_read(tmp_path: Path) -> None:
         (tmp_path / "dev").mkdir(exist_ok=True)
         (tmp_path / f"dev/nvidia{minor}").touch()
     (tmp_path / "proc/driver/nvidia/version").write_text(
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC 12.2\n")
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC 12.2\n"
+    )
     vendors = tmp_path / "usr/share/glvnd/egl_vendor.d"
     vendors.mkdir(parents=True)
     (vendors / "10_nvidia.json").write_text('{"ICD": {"library_path": "libEGL_nvidia.so.0"}}')
@@ -247,15 +298,22 @@ def compile_driver(directory: Path, name: str, source: str) -> dict[str, str]:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("there is no C compiler")
-    subprocess.run([compiler, "-shared", "-fPIC", "-w", "-x", "c", "-", "-o", str(directory / name)],
-                   input=source, text=True, timeout=60, check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-w", "-x", "c", "-", "-o", str(directory / name)],
+        input=source,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     return {**os.environ, "LD_LIBRARY_PATH": str(directory)}
 
 
 def test_egl_devices_are_told_apart_and_carry_their_cuda_ordinal(tmp_path: Path) -> None:
     environ = compile_driver(tmp_path, "libEGL.so.1", FAKE_EGL)
     assert find_graphics(environ).devices == (
-        EglDevice(kind="nvidia", cuda=1), EglDevice(kind="nvidia", cuda=0), EglDevice(kind="unusable"),
+        EglDevice(kind="nvidia", cuda=1),
+        EglDevice(kind="nvidia", cuda=0),
+        EglDevice(kind="unusable"),
         SOFTWARE,
     )
 
@@ -285,9 +343,17 @@ def test_a_driver_that_hangs_is_given_up_after_the_limit(tmp_path: Path) -> None
 def test_robosuite_renders_on_mesa_whatever_cuda_visible_devices_says() -> None:
     environ = {**os.environ, "MUJOCO_GL": "egl", "CUDA_VISIBLE_DEVICES": "GPU-abcd"}
     env = worker_environment(choose_backend("cpu", environ), 0)
-    code = ("import os, robosuite.utils.binding_utils as binding; "
-            "context = binding.GLContext(64, 64, -1); context.make_current(); print('current', flush=True); "
-            "os._exit(0)")
-    done = subprocess.run([sys.executable, "-c", code], env=environ | env, capture_output=True, text=True,
-                          timeout=120, check=False)
+    code = (
+        "import os, robosuite.utils.binding_utils as binding; "
+        "context = binding.GLContext(64, 64, -1); context.make_current(); print('current', flush=True); "
+        "os._exit(0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environ | env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.stdout.endswith("current\n"), done.stderr

@@ -92,8 +92,12 @@ def test_without_a_limit_the_machines_available_memory_counts(tmp_path: Path) ->
 
 def test_a_memory_limit_leaves_what_is_unused_or_reclaimable(tmp_path: Path) -> None:
     machine = FakeMachine(tmp_path, "0::/job\n")
-    machine.limit("job", memory__max=str(1000 * MB), memory__current=str(900 * MB),
-                  memory__stat=f"anon {600 * MB}\ninactive_file {300 * MB}")
+    machine.limit(
+        "job",
+        memory__max=str(1000 * MB),
+        memory__current=str(900 * MB),
+        memory__stat=f"anon {600 * MB}\ninactive_file {300 * MB}",
+    )
     assert machine.memory == 400 * MB
 
 
@@ -105,8 +109,12 @@ def test_the_high_mark_limits_before_the_maximum_does(tmp_path: Path) -> None:
 
 def test_version_1_counts_the_reclaimable_memory_of_the_whole_hierarchy(tmp_path: Path) -> None:
     machine = FakeMachine(tmp_path, "4:memory:/job\n")
-    machine.limit("memory/job", memory__limit_in_bytes=str(1000 * MB), memory__usage_in_bytes=str(800 * MB),
-                  memory__stat=f"inactive_file {10 * MB}\ntotal_inactive_file {200 * MB}")
+    machine.limit(
+        "memory/job",
+        memory__limit_in_bytes=str(1000 * MB),
+        memory__usage_in_bytes=str(800 * MB),
+        memory__stat=f"inactive_file {10 * MB}\ntotal_inactive_file {200 * MB}",
+    )
     assert machine.memory == 400 * MB
 
 

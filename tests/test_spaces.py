@@ -36,8 +36,10 @@ def same(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
 
 
 BOX_DTYPES = st.one_of(
-    hnp.integer_dtypes(endianness="="), hnp.unsigned_integer_dtypes(endianness="="),
-    hnp.floating_dtypes(endianness="=", sizes=(16, 32, 64)), hnp.boolean_dtypes(),
+    hnp.integer_dtypes(endianness="="),
+    hnp.unsigned_integer_dtypes(endianness="="),
+    hnp.floating_dtypes(endianness="=", sizes=(16, 32, 64)),
+    hnp.boolean_dtypes(),
 )
 
 
@@ -59,16 +61,23 @@ def choices(draw: st.DrawFn) -> gymnasium.Space[Any]:
     shape = draw(hnp.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=3))
     nvec = draw(hnp.arrays(dtype, shape, elements=st.integers(1, 60)))
     start = draw(hnp.arrays(dtype, shape, elements=st.integers(0, 60)))
-    return draw(st.sampled_from([
-        spaces.MultiDiscrete(nvec, dtype=dtype, start=start),
-        spaces.MultiBinary(5), spaces.MultiBinary([2, 3]), spaces.MultiBinary(()),
-        spaces.Discrete(draw(st.integers(1, 60)), start=draw(st.integers(0, 60)), dtype=dtype),
-    ]))
+    return draw(
+        st.sampled_from(
+            [
+                spaces.MultiDiscrete(nvec, dtype=dtype, start=start),
+                spaces.MultiBinary(5),
+                spaces.MultiBinary([2, 3]),
+                spaces.MultiBinary(()),
+                spaces.Discrete(draw(st.integers(1, 60)), start=draw(st.integers(0, 60)), dtype=dtype),
+            ]
+        )
+    )
 
 
 TEXTS = st.builds(
     lambda least, more, charset: spaces.Text(least + more, min_length=least, charset=charset),
-    st.integers(0, 3), st.integers(0, 9),
+    st.integers(0, 3),
+    st.integers(0, 9),
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9),
 )
 LEAVES = st.one_of(boxes(), choices(), TEXTS)
@@ -76,8 +85,9 @@ NESTED = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
         st.lists(inner, max_size=3).map(spaces.Tuple),
-        st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"]), max_size=4), inner), max_size=3)
-        .map(lambda pairs: spaces.Dict(list(dict(pairs).items()))),
+        st.lists(
+            st.tuples(st.text(st.characters(exclude_categories=["Cs"]), max_size=4), inner), max_size=3
+        ).map(lambda pairs: spaces.Dict(list(dict(pairs).items()))),
         inner.map(spaces.Sequence),
         st.lists(inner, min_size=1, max_size=3).map(spaces.OneOf),
     ),
@@ -91,35 +101,39 @@ def test_any_nested_space_is_rebuilt_equal(space: gymnasium.Space[Any]) -> None:
     assert rebuild(over_the_wire(space)) == space
 
 
-@pytest.mark.parametrize("space", [
-    spaces.Box(-1, 1, (), np.float32),
-    spaces.Box(0, 255, (4, 4, 3), np.uint8),
-    spaces.Box(0, 1, (3,), np.float16),
-    spaces.Box(0, 1, (2,), np.bool_),
-    spaces.Box(-2**62, 2**62, (2,), np.int64),
-    spaces.Box(0, 2**62, (2,), np.uint64),
-    spaces.Box(np.array([-np.inf, 0, -1]), np.array([np.inf, np.inf, 1]), dtype=np.float64),
-    spaces.Box(-np.inf, np.inf, (2, 0), np.float32),
-    spaces.Discrete(5, start=-2),
-    spaces.Discrete(3, start=10, dtype=np.int32),
-    spaces.MultiDiscrete([[3, 4], [5, 6]], start=[[0, 1], [2, -3]]),
-    spaces.MultiDiscrete([3, 4], dtype=np.uint8),
-    spaces.MultiBinary(4),
-    spaces.MultiBinary([2, 3]),
-    spaces.Text(64, charset="aé漢🙂 "),
-    spaces.Text(0, min_length=0, charset=""),
-    spaces.Dict(),
-    spaces.Tuple(()),
-    spaces.Dict({"a": spaces.Dict({"b.c/d": spaces.Discrete(3)}), "": spaces.Tuple((spaces.Text(3),))}),
-    spaces.Sequence(spaces.Dict(x=spaces.Box(0, 1, (2,)))),
-    spaces.Sequence(spaces.Box(0, 1, (2,), np.float64), stack=True),
-    spaces.Sequence(spaces.Discrete(4), stack=True),
-    spaces.Sequence(spaces.Dict(x=spaces.Box(0, 1, (2,)), y=spaces.Discrete(2)), stack=True),
-    spaces.Graph(spaces.Box(0, 1, (2,)), spaces.Discrete(3)),
-    spaces.Graph(spaces.Discrete(7), None),
-    spaces.Graph(spaces.Dict(x=spaces.Box(0, 1, (2,))), spaces.Tuple((spaces.Discrete(2),))),
-    spaces.OneOf((spaces.Discrete(2), spaces.Box(0, 1, (1,)), spaces.Tuple((spaces.Text(4),)))),
-], ids=repr)
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-1, 1, (), np.float32),
+        spaces.Box(0, 255, (4, 4, 3), np.uint8),
+        spaces.Box(0, 1, (3,), np.float16),
+        spaces.Box(0, 1, (2,), np.bool_),
+        spaces.Box(-(2**62), 2**62, (2,), np.int64),
+        spaces.Box(0, 2**62, (2,), np.uint64),
+        spaces.Box(np.array([-np.inf, 0, -1]), np.array([np.inf, np.inf, 1]), dtype=np.float64),
+        spaces.Box(-np.inf, np.inf, (2, 0), np.float32),
+        spaces.Discrete(5, start=-2),
+        spaces.Discrete(3, start=10, dtype=np.int32),
+        spaces.MultiDiscrete([[3, 4], [5, 6]], start=[[0, 1], [2, -3]]),
+        spaces.MultiDiscrete([3, 4], dtype=np.uint8),
+        spaces.MultiBinary(4),
+        spaces.MultiBinary([2, 3]),
+        spaces.Text(64, charset="aé漢🙂 "),
+        spaces.Text(0, min_length=0, charset=""),
+        spaces.Dict(),
+        spaces.Tuple(()),
+        spaces.Dict({"a": spaces.Dict({"b.c/d": spaces.Discrete(3)}), "": spaces.Tuple((spaces.Text(3),))}),
+        spaces.Sequence(spaces.Dict(x=spaces.Box(0, 1, (2,)))),
+        spaces.Sequence(spaces.Box(0, 1, (2,), np.float64), stack=True),
+        spaces.Sequence(spaces.Discrete(4), stack=True),
+        spaces.Sequence(spaces.Dict(x=spaces.Box(0, 1, (2,)), y=spaces.Discrete(2)), stack=True),
+        spaces.Graph(spaces.Box(0, 1, (2,)), spaces.Discrete(3)),
+        spaces.Graph(spaces.Discrete(7), None),
+        spaces.Graph(spaces.Dict(x=spaces.Box(0, 1, (2,))), spaces.Tuple((spaces.Discrete(2),))),
+        spaces.OneOf((spaces.Discrete(2), spaces.Box(0, 1, (1,)), spaces.Tuple((spaces.Text(4),)))),
+    ],
+    ids=repr,
+)
 def test_every_kind_of_space_is_rebuilt_equal_and_samples_alike(space: gymnasium.Space[Any]) -> None:
     rebuilt = same(space)
     assert space.contains(rebuilt.sample())
@@ -133,10 +147,13 @@ def test_a_foreign_byte_order_is_kept(dtype: str) -> None:
     assert rebuilt.dtype.str == dtype
 
 
-@pytest.mark.parametrize(("low", "high"), [
-    (-np.inf, np.inf),
-    (np.array([-np.inf, 0.0]), np.array([5.0, np.inf])),
-])
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (-np.inf, np.inf),
+        (np.array([-np.inf, 0.0]), np.array([5.0, np.inf])),
+    ],
+)
 def test_an_integer_box_without_limits_samples_alike(low: Any, high: Any) -> None:
     space = spaces.Box(low, high, (2,), np.int32)
     rebuilt = same(space)

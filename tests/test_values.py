@@ -49,21 +49,34 @@ def assert_same(got: Any, want: Any) -> None:
 
 
 DTYPES = st.one_of(
-    hnp.boolean_dtypes(), hnp.integer_dtypes(endianness="?"), hnp.unsigned_integer_dtypes(endianness="?"),
-    hnp.floating_dtypes(endianness="?"), hnp.complex_number_dtypes(), hnp.datetime64_dtypes(),
-    hnp.unicode_string_dtypes(min_len=1), hnp.byte_string_dtypes(min_len=1),
+    hnp.boolean_dtypes(),
+    hnp.integer_dtypes(endianness="?"),
+    hnp.unsigned_integer_dtypes(endianness="?"),
+    hnp.floating_dtypes(endianness="?"),
+    hnp.complex_number_dtypes(),
+    hnp.datetime64_dtypes(),
+    hnp.unicode_string_dtypes(min_len=1),
+    hnp.byte_string_dtypes(min_len=1),
 )
 ARRAYS = DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)))
 SCALARS = DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, ())).map(lambda array: array[()])
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 LEAVES = st.one_of(
-    ARRAYS, SCALARS, TEXT, TEXT.map(np.str_), st.binary().map(np.bytes_), st.none(), st.booleans(),
-    st.floats(), st.integers(-(2**63), 2**64 - 1),
+    ARRAYS,
+    SCALARS,
+    TEXT,
+    TEXT.map(np.str_),
+    st.binary().map(np.bytes_),
+    st.none(),
+    st.booleans(),
+    st.floats(),
+    st.integers(-(2**63), 2**64 - 1),
 )
 NESTED = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple),
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
         st.dictionaries(TEXT, inner, max_size=3),
         st.tuples(inner, inner, inner).map(lambda parts: GraphInstance(*parts)),
     ),
@@ -163,44 +176,50 @@ def test_keys_that_are_not_strings_become_strings_and_must_stay_distinct() -> No
         pack({1: "a", "1": "b"})
 
 
-@pytest.mark.parametrize(("value", "message"), [
-    (object(), "type object"),
-    ({1, 2}, "type set"),
-    (1j, "type complex"),
-    ([{"a": (b"raw",)}], "type bytes"),
-    (2**64, "64 bits"),
-    (-(2**63) - 1, "64 bits"),
-    ("\ud800", "surrogates not allowed"),
-    (np.str_("\ud800"), "surrogates not allowed"),
-    (np.array([None, "a"]), "dtype object"),
-    (np.zeros(2, [("x", "f4"), ("y", "i4")]), "cannot be sent"),
-    (np.zeros(2, "V0"), "cannot be sent"),
-])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (object(), "type object"),
+        ({1, 2}, "type set"),
+        (1j, "type complex"),
+        ([{"a": (b"raw",)}], "type bytes"),
+        (2**64, "64 bits"),
+        (-(2**63) - 1, "64 bits"),
+        ("\ud800", "surrogates not allowed"),
+        (np.str_("\ud800"), "surrogates not allowed"),
+        (np.array([None, "a"]), "dtype object"),
+        (np.zeros(2, [("x", "f4"), ("y", "i4")]), "cannot be sent"),
+        (np.zeros(2, "V0"), "cannot be sent"),
+    ],
+)
 def test_what_cannot_be_sent_is_refused_by_name_when_it_is_packed(value: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         pack(value)
 
 
-@pytest.mark.parametrize(("dtype", "shape", "data"), [
-    ("<f4", (2,), b"1234567"),
-    ("<f4", (2,), b"123456789"),
-    ("<f4", (-1,), b"1234"),
-    ("<f4", (1 << 62, 1 << 62), b""),
-    ("<f4", (1 << 63, 0), b""),
-    ("<f4", (1,) * 100, b"1234"),
-    ("|O", (1,), b"12345678"),
-    ("|O8", (1,), b"12345678"),
-    ("|T16", (1,), b"x" * 16),
-    ("|V0", (9,), b""),
-    ("<U0", (9,), b""),
-    ("3f4", (1,), b"x" * 12),
-    ("f4,i4", (1,), b"x" * 8),
-    ("<f3", (1,), b"123"),
-    ("f4", (1,), b"1234"),
-    ("float32", (1,), b"1234"),
-    ("", (), b""),
-    ("<M8[parsec]", (1,), b"12345678"),
-])
+@pytest.mark.parametrize(
+    ("dtype", "shape", "data"),
+    [
+        ("<f4", (2,), b"1234567"),
+        ("<f4", (2,), b"123456789"),
+        ("<f4", (-1,), b"1234"),
+        ("<f4", (1 << 62, 1 << 62), b""),
+        ("<f4", (1 << 63, 0), b""),
+        ("<f4", (1,) * 100, b"1234"),
+        ("|O", (1,), b"12345678"),
+        ("|O8", (1,), b"12345678"),
+        ("|T16", (1,), b"x" * 16),
+        ("|V0", (9,), b""),
+        ("<U0", (9,), b""),
+        ("3f4", (1,), b"x" * 12),
+        ("f4,i4", (1,), b"x" * 8),
+        ("<f3", (1,), b"123"),
+        ("f4", (1,), b"1234"),
+        ("float32", (1,), b"1234"),
+        ("", (), b""),
+        ("<M8[parsec]", (1,), b"12345678"),
+    ],
+)
 def test_an_array_whose_parts_do_not_fit_is_a_protocol_error(
     dtype: str, shape: tuple[int, ...], data: bytes
 ) -> None:
@@ -208,10 +227,18 @@ def test_an_array_whose_parts_do_not_fit_is_a_protocol_error(
         unpack_array(Array(dtype, shape, memoryview(data)))
 
 
-@pytest.mark.parametrize(("dtype", "data"), [
-    ("<f4", b"123"), ("<f4", b"12345678"), ("<f4", b""), ("|O", b"12345678"), ("nonsense", b""),
-    ("str_", b"123"), ("str_", b"\x00\xd8\x00\x00"),
-])
+@pytest.mark.parametrize(
+    ("dtype", "data"),
+    [
+        ("<f4", b"123"),
+        ("<f4", b"12345678"),
+        ("<f4", b""),
+        ("|O", b"12345678"),
+        ("nonsense", b""),
+        ("str_", b"123"),
+        ("str_", b"\x00\xd8\x00\x00"),
+    ],
+)
 def test_a_scalar_whose_parts_do_not_fit_is_a_protocol_error(dtype: str, data: bytes) -> None:
     with pytest.raises(ProtocolError, match="bad scalar"):
         unpack(Scalar(dtype, data))

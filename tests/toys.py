@@ -73,7 +73,7 @@ class Faulty(Count):
             raise RuntimeError("no such robot")
         print("hello from the simulator")
 
-    def _misbehave(self) -> None:
+    def _misbehave(self) -> None:  # noqa: PLR0912
         if self.t != 3 or self.key % 4 != 1:
             return
         if self._once is not None:

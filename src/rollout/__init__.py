@@ -16,16 +16,34 @@ if TYPE_CHECKING:
     from rollout.results.report import Report
     from rollout.types import EpisodeResult, EpisodeSpec, TaskInfo
 
-__all__ = ["Engine", "EpisodeResult", "EpisodeSpec", "EvalConfig", "Policy", "PolicySpec", "Report", "Request",
-           "RolloutError", "TaskInfo", "evaluate", "run"]
+__all__ = [
+    "Engine",
+    "EpisodeResult",
+    "EpisodeSpec",
+    "EvalConfig",
+    "Policy",
+    "PolicySpec",
+    "Report",
+    "Request",
+    "RolloutError",
+    "TaskInfo",
+    "evaluate",
+    "run",
+]
 
 _HOME = {
-    "Engine": "api", "evaluate": "api", "run": "api",
+    "Engine": "api",
+    "evaluate": "api",
+    "run": "api",
     "EvalConfig": "config",
     "RolloutError": "errors",
-    "Policy": "policies.base", "PolicySpec": "policies.base", "Request": "policies.base",
+    "Policy": "policies.base",
+    "PolicySpec": "policies.base",
+    "Request": "policies.base",
     "Report": "results.report",
-    "EpisodeResult": "types", "EpisodeSpec": "types", "TaskInfo": "types",
+    "EpisodeResult": "types",
+    "EpisodeSpec": "types",
+    "TaskInfo": "types",
 }
 
 

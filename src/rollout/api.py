@@ -30,28 +30,33 @@ from rollout.types import SuiteInfo
 __all__ = ["Engine", "evaluate", "run"]
 
 
-async def evaluate(policy: Any, targets: str | Sequence[str], *, display: Display | DisplayName = "none",
-                   **settings: Any) -> Report:
+async def evaluate(
+    policy: Any, targets: str | Sequence[str], *, display: Display | DisplayName = "none", **settings: Any
+) -> Report:
     """Evaluate `policy` on `targets` (e.g. `"libero:spatial"`); `settings` are the fields of `EvalConfig`.
 
     `policy` is a spec string as on the command line, a `torch.nn.Module`, or any object with `infer`. `display` is
-    "live", "plain", "json" or an object of your own. Nothing is written unless `out` names a directory. Raises `UsageError` before anything starts where a setting is wrong, and
-    `PolicyError` where the policy fails; simulators that fail become episodes with an error.
+    "auto", "live", "plain", "json", "none" or an object of your own. Nothing is written unless `out` names a
+    directory. Raises `UsageError` before anything starts where a setting is wrong, and `PolicyError` where the policy
+    fails; simulators that fail become episodes with an error.
     """
     async with Engine(targets, **settings) as engine:
         return await engine.evaluate(policy, display=display)
 
 
-def run(policy: Any, targets: str | Sequence[str], *, display: Display | DisplayName = "none",
-        **settings: Any) -> Report:
+def run(
+    policy: Any, targets: str | Sequence[str], *, display: Display | DisplayName = "none", **settings: Any
+) -> Report:
     """`evaluate` without `await`, on an event loop of its own (uvloop where it is installed)."""
     try:
         current_token()
     except anyio.NoEventLoopError:
         pass
     else:
-        raise UsageError("rollout.run() cannot be called inside a running event loop (a notebook has one): "
-                         "use `await rollout.evaluate(...)`")
+        raise UsageError(
+            "rollout.run() cannot be called inside a running event loop (a notebook has one): "
+            "use `await rollout.evaluate(...)`"
+        )
 
     async def main() -> Report:
         return await evaluate(policy, targets, display=display, **settings)
@@ -66,7 +71,16 @@ def loop_options() -> dict[str, Any]:
     return {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
 
 
-FIXED = ("targets", "options", "protocol", "workers", "render", "start_timeout_s", "reset_timeout_s", "step_timeout_s")
+FIXED = (
+    "targets",
+    "options",
+    "protocol",
+    "workers",
+    "render",
+    "start_timeout_s",
+    "reset_timeout_s",
+    "step_timeout_s",
+)
 """What workers are made with."""
 
 
@@ -98,8 +112,9 @@ class Engine:
         self._backend = await anyio.to_thread.run_sync(choose_backend, self.config.render)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None,
-                        traceback: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as closing:
                 for slot in self._slots:
@@ -112,21 +127,28 @@ class Engine:
         """The processes that are alive now, by slot."""
         return tuple(slot.worker.pid for slot in self._slots if slot.worker is not None and slot.worker.pid)
 
-    async def evaluate(self, policy: Any, *, display: Display | DisplayName | None = None,
-                       **settings: Any) -> Report:
+    async def evaluate(
+        self, policy: Any, *, display: Display | DisplayName | None = None, **settings: Any
+    ) -> Report:
         """Run the plan with `policy`; see `rollout.evaluate`. `display` None: the config's.
 
         `settings` override the engine's for this evaluation: `episodes`, `seed`, `tasks`, `out`, … but not what the
         workers were made with. Raises `UsageError` for those.
         """
         if self._evaluation is not None:
-            raise UsageError("this engine is evaluating already; open another one to evaluate at the same time")
+            raise UsageError(
+                "this engine is evaluating already; open another one to evaluate at the same time"
+            )
         config = self._for_this_evaluation(settings)
         with as_policy(policy, config) as adapted:
             self._check_policy(adapted.spec.families, policy_name(policy))
             shown = config.display if display is None else display
             self._evaluation = Evaluation(
-                config, adapted, policy_name(policy), self._backend, self._adapters,
+                config,
+                adapted,
+                policy_name(policy),
+                self._backend,
+                self._adapters,
                 create_display(shown, sys.stdout) if isinstance(shown, str) else shown,
             )
             self._evaluation.check()
@@ -188,7 +210,9 @@ class Engine:
 
     def _spawn(self, index: int) -> WorkerProcess | InlineWorker:
         config = self.config
-        limits = TimeLimits(start=config.start_timeout_s, reset=config.reset_timeout_s, step=config.step_timeout_s)
+        limits = TimeLimits(
+            start=config.start_timeout_s, reset=config.reset_timeout_s, step=config.step_timeout_s
+        )
         environ = worker_environment(self._backend, index)
         if self._forkserver is None:
             return InlineWorker(index, limits, environ)
@@ -216,8 +240,12 @@ def _options(given: Mapping[str, str], adapters: Mapping[str, type[Simulator]]) 
     for name in given:
         known = [option for adapter in adapters.values() for option in adapter.options]
         if name not in known and "*" not in known:
-            raise UsageError(f"--set {name}: no such option{nearest(name, known)} (known: {', '.join(sorted(known))})")
+            raise UsageError(
+                f"--set {name}: no such option{nearest(name, known)} (known: {', '.join(sorted(known))})"
+            )
     return {
-        family: {name: value for name, value in given.items() if name in adapter.options or "*" in adapter.options}
+        family: {
+            name: value for name, value in given.items() if name in adapter.options or "*" in adapter.options
+        }
         for family, adapter in adapters.items()
     }

@@ -18,8 +18,13 @@ from rollout.errors import UsageError
 __all__ = ["Among", "Suggesting", "run_options", "settings"]
 
 # How a command line names what `EvalConfig` calls otherwise.
-ALIASES = {"set": "options", "policy_arg": "policy_args", "step_timeout": "step_timeout_s",
-           "reset_timeout": "reset_timeout_s", "start_timeout": "start_timeout_s"}
+ALIASES = {
+    "set": "options",
+    "policy_arg": "policy_args",
+    "step_timeout": "step_timeout_s",
+    "reset_timeout": "reset_timeout_s",
+    "start_timeout": "start_timeout_s",
+}
 
 
 class Suggesting(click.Group):
@@ -91,32 +96,54 @@ class _Shard(click.ParamType):  # type: ignore[type-arg]
 
 _OPTIONS = (
     click.option("--policy", metavar="SPEC", help="random, zero, expert, or package.module:factory."),
-    click.option("--policy-arg", multiple=True, metavar="KEY=VALUE", help="An argument of the policy's factory."),
+    click.option(
+        "--policy-arg", multiple=True, metavar="KEY=VALUE", help="An argument of the policy's factory."
+    ),
     click.option("--episodes", type=int, metavar="N", help="Episodes per task.  [10]"),
-    click.option("--tasks", type=_TaskList(), help="Task numbers within each suite, e.g. 0,3,7 or 0-4.  [all]"),
+    click.option(
+        "--tasks", type=_TaskList(), help="Task numbers within each suite, e.g. 0,3,7 or 0-4.  [all]"
+    ),
     click.option("--seed", type=int, metavar="N", help="Episode e of a task has seed N + e.  [1000]"),
-    click.option("--horizon", type=int, metavar="N", help="Most steps an episode may take.  [the suite's own]"),
-    click.option("--n-action-steps", type=int, metavar="N", help="Actions executed of each chunk.  [the policy's]"),
-    click.option("--workers", type=_Number("auto"), help="Simulator processes; 0 debugs in this one.  [auto]"),
+    click.option(
+        "--horizon", type=int, metavar="N", help="Most steps an episode may take.  [the suite's own]"
+    ),
+    click.option(
+        "--n-action-steps", type=int, metavar="N", help="Actions executed of each chunk.  [the policy's]"
+    ),
+    click.option(
+        "--workers", type=_Number("auto"), help="Simulator processes; 0 debugs in this one.  [auto]"
+    ),
     click.option("--max-batch", type=_Number("auto"), help="Most decisions in one forward.  [auto]"),
     click.option("--max-wait-ms", type=float, metavar="X", help="How long a batch may wait to fill.  [0]"),
     click.option("--device", metavar="D", help="Where the policy runs: auto, cpu, cuda, cuda:1.  [auto]"),
     click.option("--dtype", type=Among(["fp32", "bf16", "fp16"]), help="The policy's number format.  [fp32]"),
     click.option("--compile", is_flag=True, default=None, help="torch.compile the policy."),
     click.option("--protocol", type=Among(["lerobot"]), help="Whose evaluation rules.  [lerobot]"),
-    click.option("--set", "options", multiple=True, metavar="KEY=VALUE", help="A simulator's option; see the docs."),
+    click.option(
+        "--set", "options", multiple=True, metavar="KEY=VALUE", help="A simulator's option; see the docs."
+    ),
     click.option("--render", type=Among(["auto", "gpu", "cpu"]), help="Where frames are rendered.  [auto]"),
-    click.option("--video", type=_Number("none", "failures", "all"), help="Which episodes are filmed; a number: the "
-                 "first N of each task.  [none]"),
-    click.option("--out", type=click.Path(file_okay=False), metavar="DIR", help="Results directory.  [runs/…]"),
+    click.option(
+        "--video",
+        type=_Number("none", "failures", "all"),
+        help="Which episodes are filmed; a number: the first N of each task.  [none]",
+    ),
+    click.option(
+        "--out", type=click.Path(file_okay=False), metavar="DIR", help="Results directory.  [runs/…]"
+    ),
     click.option("--resume", is_flag=True, default=None, help="Go on with the run in --out."),
     click.option("--shard", type=_Shard(), help="Run the K-th of N parts of the plan."),
     click.option("--retries", type=int, metavar="N", help="Tries more after a worker's death.  [2]"),
     click.option("--step-timeout", type=float, metavar="S", help="Seconds that one step may take.  [60]"),
     click.option("--reset-timeout", type=float, metavar="S", help="Seconds to build and reset.  [300]"),
     click.option("--display", type=Among(get_args(DisplayName)), help="How progress is shown.  [auto]"),
-    click.option("--config", "file", type=click.Path(dir_okay=False), metavar="FILE.toml",
-                 help="Settings from a file; the command line wins."),
+    click.option(
+        "--config",
+        "file",
+        type=click.Path(dir_okay=False),
+        metavar="FILE.toml",
+        help="Settings from a file; the command line wins.",
+    ),
 )
 
 

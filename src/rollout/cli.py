@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         click.echo(exc.format_message())
         code = EXIT_USAGE
     except click.NoSuchOption as exc:
-        code = _say(f"no such option {exc.option_name}{nearest(exc.option_name, exc.possibilities or ())}", EXIT_USAGE)
+        code = _say(
+            f"no such option {exc.option_name}{nearest(exc.option_name, exc.possibilities or ())}", EXIT_USAGE
+        )
     except click.ClickException as exc:
         code = _say(exc.format_message().replace("\n", " "), EXIT_USAGE)
     except UsageError as exc:
@@ -66,7 +68,9 @@ def _leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # a closed terminal or pipe: the interpreter's own flush must not change the exit code
+        except (
+            OSError
+        ):  # a closed terminal or pipe: the interpreter's own flush must not change the exit code
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
 

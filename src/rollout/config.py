@@ -68,8 +68,17 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Raise `UsageError` where a value cannot be run."""
         if not self.targets:
             raise UsageError("no target: name at least one, e.g. metaworld:mt10 (see `rollout list`)")
-        limits = {"episodes": 1, "horizon": 1, "n_action_steps": 1, "workers": 0, "max_batch": 1, "max_wait_ms": 0,
-                  "retries": 0, "seed": 0, "video": 0}
+        limits = {
+            "episodes": 1,
+            "horizon": 1,
+            "n_action_steps": 1,
+            "workers": 0,
+            "max_batch": 1,
+            "max_wait_ms": 0,
+            "retries": 0,
+            "seed": 0,
+            "video": 0,
+        }
         for name, least in limits.items():
             value = getattr(self, name)
             if isinstance(value, int | float) and value < least:
@@ -90,11 +99,23 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def identity(self, policy: str) -> Mapping[str, Any]:
         """What affects results, by name."""
-        return {name: msgspec.to_builtins(getattr(self, name)) for name in AFFECTS_RESULTS} | {"policy": policy}
+        return {name: msgspec.to_builtins(getattr(self, name)) for name in AFFECTS_RESULTS} | {
+            "policy": policy
+        }
 
 
-AFFECTS_RESULTS = ("targets", "episodes", "tasks", "seed", "horizon", "protocol", "options", "n_action_steps",
-                   "policy_args", "dtype")
+AFFECTS_RESULTS = (
+    "targets",
+    "episodes",
+    "tasks",
+    "seed",
+    "horizon",
+    "protocol",
+    "options",
+    "n_action_steps",
+    "policy_args",
+    "dtype",
+)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -23,7 +23,9 @@ class SimulatorError(RolloutError):
         self.type_name = type_name
         self.message = message
         self.traceback = traceback
-        self.building = building  # raised while the simulator was being built, so every episode of the task would meet it
+        self.building = (
+            building  # raised while the simulator was being built, so every episode of the task would meet it
+        )
 
 
 class WorkerDied(RolloutError):

@@ -40,8 +40,15 @@ PACKAGES = ("rollout-engine", "torch", "gymnasium", "numpy", "mujoco")
 class Evaluation:
     """`check`, `plan`, `open`, `run`, in this order."""
 
-    def __init__(self, config: EvalConfig, policy: Policy, policy_name: str, backend: Backend,
-                 adapters: Mapping[str, type[Simulator]], display: Display) -> None:
+    def __init__(
+        self,
+        config: EvalConfig,
+        policy: Policy,
+        policy_name: str,
+        backend: Backend,
+        adapters: Mapping[str, type[Simulator]],
+        display: Display,
+    ) -> None:
         self._config, self._policy, self._policy_name = config, policy, policy_name
         self._backend, self._adapters = backend, adapters
         self._display = display
@@ -61,7 +68,9 @@ class Evaluation:
         """What can be known before any worker starts. Raises `UsageError`."""
         config = self._config
         if config.out is not None and not config.resume and holds_journal(Path(config.out)):
-            raise UsageError(f"{config.out} already holds a run: use --resume to go on with it, or another --out")
+            raise UsageError(
+                f"{config.out} already holds a run: use --resume to go on with it, or another --out"
+            )
         if config.video != "none":
             require_encoder()
         if self._renders():
@@ -76,7 +85,9 @@ class Evaluation:
         """Open the results directory and take over what a resumed run finds there. Raises `UsageError`."""
         self._slots = slots
         for spec in self._specs:
-            self._counters.tasks.setdefault((spec.suite, spec.task_id), self._task_counters(spec)).planned += 1
+            self._counters.tasks.setdefault(
+                (spec.suite, spec.task_id), self._task_counters(spec)
+            ).planned += 1
         self._counters.planned = len(self._specs)
         self._counters.workers = [WorkerState.IDLE] * len(slots)
         if self._config.out is None:
@@ -106,7 +117,9 @@ class Evaluation:
             await self._run.execute(self._slots)
         except BaseException:
             display.finish()
-            with suppress(ResultsError):  # the disk may be what ended the run; the first error is the one to tell
+            with suppress(
+                ResultsError
+            ):  # the disk may be what ended the run; the first error is the one to tell
                 self._finish(time.monotonic() - began)
             raise
         display.finish()
@@ -171,9 +184,13 @@ class Evaluation:
     def _settings(self, options: Mapping[str, Mapping[str, str]]) -> RunSettings:
         config = self._config
         return RunSettings(
-            suites=self._suites, options=options, n_action_steps=config.n_action_steps,
+            suites=self._suites,
+            options=options,
+            n_action_steps=config.n_action_steps,
             max_batch=AUTO_MAX_BATCH if config.max_batch == "auto" else config.max_batch,
-            max_wait_s=config.max_wait_ms / 1e3, retries=config.retries, inline=config.workers == 0,
+            max_wait_s=config.max_wait_ms / 1e3,
+            retries=config.retries,
+            inline=config.workers == 0,
             video=self._video,
         )
 
@@ -196,8 +213,13 @@ class Evaluation:
 
     def _run_plan(self) -> RunPlan:
         config = self._config
-        return RunPlan(targets=config.targets, policy=self._policy_name, specs=self._specs,
-                       workers=len(self._slots), out=config.out)
+        return RunPlan(
+            targets=config.targets,
+            policy=self._policy_name,
+            specs=self._specs,
+            workers=len(self._slots),
+            out=config.out,
+        )
 
     def _header(self) -> Header:
         versions = {"python": platform.python_version()} | _versions()
@@ -205,9 +227,14 @@ class Evaluation:
             versions |= suite.versions
         config = self._config
         return Header(
-            config=dict(config.identity(self._policy_name)), fingerprint=config.fingerprint(self._policy_name),
-            policy=self._policy_name, versions=versions, gl=self._backend.name if self._renders() else None,
-            protocol=config.protocol, planned=len(self._specs), shard=config.shard,
+            config=dict(config.identity(self._policy_name)),
+            fingerprint=config.fingerprint(self._policy_name),
+            policy=self._policy_name,
+            versions=versions,
+            gl=self._backend.name if self._renders() else None,
+            protocol=config.protocol,
+            planned=len(self._specs),
+            shard=config.shard,
         )
 
 

@@ -15,8 +15,16 @@ from msgspec import Struct
 
 from rollout import probe
 
-__all__ = ["PACKAGES", "EglDevice", "Graphics", "find_graphics", "install_command", "library_fix",
-           "run_probe", "sudo"]
+__all__ = [
+    "PACKAGES",
+    "EglDevice",
+    "Graphics",
+    "find_graphics",
+    "install_command",
+    "library_fix",
+    "run_probe",
+    "sudo",
+]
 
 PACKAGES = {"libEGL": "libegl1", "libGL": "libgl1", "libOSMesa": "libosmesa6"}  # Debian's and Ubuntu's names
 PROBE_LIMIT_S = 20.0  # a cold NVIDIA driver takes seconds to come up
@@ -62,7 +70,9 @@ def find_graphics(environ: Mapping[str, str], root: Path = Path("/")) -> Graphic
     except RuntimeError as exc:
         found = Graphics(failures=dict.fromkeys(probe.LIBRARIES, str(exc)))
     return msgspec.structs.replace(
-        found, nvidia=_nvidia_uuids(root), nvidia_driver=_nvidia_driver(root),
+        found,
+        nvidia=_nvidia_uuids(root),
+        nvidia_driver=_nvidia_driver(root),
         nvidia_registered=_nvidia_registered(root),
         container=any((root / mark).exists() for mark in _CONTAINER_MARKS),
     )
@@ -75,8 +85,9 @@ def run_probe(what: Literal["gl", "cuda"], environ: Mapping[str, str], limit_s: 
     """
     command = [sys.executable, "-I", "-S", probe.__file__, what]
     try:
-        done = subprocess.run(command, env=dict(environ), capture_output=True, text=True, timeout=limit_s,
-                              check=False)
+        done = subprocess.run(
+            command, env=dict(environ), capture_output=True, text=True, timeout=limit_s, check=False
+        )
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"the driver did not answer in {limit_s:g} s") from None
     if done.returncode:

@@ -18,7 +18,9 @@ def print_catalogue(console: Console, family: str | None = None) -> None:
     """The families (or one of them) with their suites, and the policies. Raises `UsageError`."""
     known = families()
     if family is not None and family not in known:
-        raise UsageError(f"unknown simulator family {family!r}{nearest(family, known)} (known: {', '.join(known)})")
+        raise UsageError(
+            f"unknown simulator family {family!r}{nearest(family, known)} (known: {', '.join(known)})"
+        )
     table = Table("family", "suites", "installed", box=None, pad_edge=False)
     for name in known if family is None else [family]:
         adapter = load_simulator(name)

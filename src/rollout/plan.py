@@ -50,7 +50,9 @@ def _selected(suite: SuiteInfo, task_ids: Sequence[int] | None) -> Sequence[Task
     for task_id in task_ids:
         if task_id not in by_id:
             known = f"0 to {len(suite.tasks) - 1}" if len(suite.tasks) > 1 else "0"
-            raise UsageError(f"--tasks {task_id}: {suite.suite} has tasks {known} (see `rollout list {suite.suite}`)")
+            raise UsageError(
+                f"--tasks {task_id}: {suite.suite} has tasks {known} (see `rollout list {suite.suite}`)"
+            )
     return [by_id[task_id] for task_id in dict.fromkeys(task_ids)]
 
 
@@ -59,6 +61,11 @@ def _episode(suite: SuiteInfo, task: Task, episode: int, config: EvalConfig) -> 
     if horizon is None:
         raise UsageError(f"{suite.suite} has no time limit of its own: give one with --horizon N")
     return EpisodeSpec(
-        suite=suite.suite, task=task.task, task_id=task.task_id, episode=episode, seed=config.seed + episode,
-        init_state=None if task.n_init_states is None else episode % task.n_init_states, horizon=horizon,
+        suite=suite.suite,
+        task=task.task,
+        task_id=task.task_id,
+        episode=episode,
+        seed=config.seed + episode,
+        init_state=None if task.n_init_states is None else episode % task.n_init_states,
+        horizon=horizon,
     )

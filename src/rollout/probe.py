@@ -82,8 +82,11 @@ def _device(handle: int | None, ask_text: Any, ask_number: Any) -> dict[str, Any
 def _mesa_can_use(node: str) -> bool:
     # Mesa lists every card: one that we may not open too, and NVIDIA's, which it has no driver for.
     vendor = Path("/sys/class/drm") / Path(node).name / "device" / "vendor"
-    return bool(node) and os.access(node, os.R_OK | os.W_OK) and not (
-        vendor.exists() and vendor.read_text().strip() == NVIDIA_PCI_VENDOR)
+    return (
+        bool(node)
+        and os.access(node, os.R_OK | os.W_OK)
+        and not (vendor.exists() and vendor.read_text().strip() == NVIDIA_PCI_VENDOR)
+    )
 
 
 def cuda() -> dict[str, Any]:

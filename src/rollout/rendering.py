@@ -17,10 +17,14 @@ Render = Literal["auto", "gpu", "cpu"]
 Way = Literal["gpu", "osmesa", "mesa"]  # EGL on a GPU, OSMesa, EGL on Mesa's software device
 
 _WAYS: dict[Render, tuple[Way, ...]] = {
-    "auto": ("gpu", "osmesa", "mesa"), "gpu": ("gpu",), "cpu": ("osmesa", "mesa"),
+    "auto": ("gpu", "osmesa", "mesa"),
+    "gpu": ("gpu",),
+    "cpu": ("osmesa", "mesa"),
 }
 _NEEDS: dict[Way, tuple[str, ...]] = {
-    "gpu": ("libEGL", "libGL"), "osmesa": ("libOSMesa",), "mesa": ("libEGL", "libGL"),
+    "gpu": ("libEGL", "libGL"),
+    "osmesa": ("libOSMesa",),
+    "mesa": ("libEGL", "libGL"),
 }
 # The values that mujoco 3.3.0 knows on Linux (mujoco.rendering.classic.gl_context).
 _HEADLESS = ("egl", "osmesa")
@@ -54,8 +58,9 @@ class Backend(Struct, frozen=True, kw_only=True):
         return None if self.obstacle is None else f"{self.obstacle.text}; fix: {self.obstacle.fix}"
 
 
-def choose_backend(render: Render, environ: Mapping[str, str] | None = None,
-                   graphics: Graphics | None = None) -> Backend:
+def choose_backend(
+    render: Render, environ: Mapping[str, str] | None = None, graphics: Graphics | None = None
+) -> Backend:
     """Choose the back end for `--render`; MUJOCO_GL and PYOPENGL_PLATFORM win where the user set them.
 
     `auto` takes a GPU through EGL, else OSMesa, else EGL on Mesa's software device; `gpu` the first of these
@@ -152,9 +157,11 @@ def _nvidia(found: Graphics, environ: Mapping[str, str]) -> Obstacle:
         return Obstacle(text, "unset CUDA_VISIBLE_DEVICES")
     if "libEGL_nvidia" in found.failures:
         # The driver's EGL is a part of its own: containers are given it only on demand.
-        fix = (install_command([f"libnvidia-gl-{found.nvidia_driver}"])
-               if found.nvidia_driver and not found.container
-               else "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all …")
+        fix = (
+            install_command([f"libnvidia-gl-{found.nvidia_driver}"])
+            if found.nvidia_driver and not found.container
+            else "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all …"
+        )
         return Obstacle("the NVIDIA driver's EGL (libEGL_nvidia) is missing", fix)
     if not found.nvidia_registered:
         fix = f"{_NVIDIA_JSON} | {sudo()}tee {_VENDOR_FILE}"
@@ -181,7 +188,9 @@ def _backend(way: Way, found: Graphics, environ: Mapping[str, str], no_gpu: Obst
         env["MUJOCO_GL"] = name
     devices = {"gpu": _gpus(found, environ), "osmesa": (), "mesa": _software(found)}[way]
     return Backend(
-        name=name, env=env, reason=_reason(way, devices, found, no_gpu),
+        name=name,
+        env=env,
+        reason=_reason(way, devices, found, no_gpu),
         devices=() if environ.get("MUJOCO_EGL_DEVICE_ID") else devices,
         cuda_visible=environ.get("CUDA_VISIBLE_DEVICES", "").strip(),
     )

@@ -81,8 +81,11 @@ def _cpu_quota(directory: Path) -> float:
 
 def _memory_left(directory: Path) -> float:
     """What the group may still use, in bytes; infinite where it has no limit."""
-    limits = [text for name in ("memory.max", "memory.high", "memory.limit_in_bytes")
-              if (text := _read(directory / name).strip()).isdigit()]
+    limits = [
+        text
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes")
+        if (text := _read(directory / name).strip()).isdigit()
+    ]
     if not limits:
         return inf
     used = _read(directory / "memory.current") or _read(directory / "memory.usage_in_bytes") or "0"

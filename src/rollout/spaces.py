@@ -16,8 +16,19 @@ from rollout.values import Array, pack_array, unpack_array
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["ArraySpace", "Box", "Choice", "Fields", "GraphSpace", "OneOf", "Repeated", "Space", "Text",
-           "describe", "rebuild"]
+__all__ = [
+    "ArraySpace",
+    "Box",
+    "Choice",
+    "Fields",
+    "GraphSpace",
+    "OneOf",
+    "Repeated",
+    "Space",
+    "Text",
+    "describe",
+    "rebuild",
+]
 
 
 class _Description(Struct, frozen=True, tag_field="kind", tag=str.lower):

@@ -9,8 +9,20 @@ from msgspec import Struct, field, structs
 
 from rollout.spaces import Space
 
-__all__ = ["EpisodeFailure", "EpisodeResult", "EpisodeSpec", "Observation", "ObservationRequest", "Outcome", "Spent",
-           "SuiteInfo", "Task", "TaskInfo", "VideoMode", "VideoRequest"]
+__all__ = [
+    "EpisodeFailure",
+    "EpisodeResult",
+    "EpisodeSpec",
+    "Observation",
+    "ObservationRequest",
+    "Outcome",
+    "Spent",
+    "SuiteInfo",
+    "Task",
+    "TaskInfo",
+    "VideoMode",
+    "VideoRequest",
+]
 
 Observation: TypeAlias = dict[str, Any]
 """What a policy gets: `observation.images.<camera>` (uint8, HWC), `observation.state` (float32),

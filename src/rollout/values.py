@@ -16,8 +16,18 @@ from msgspec import Struct
 
 from rollout.errors import ProtocolError
 
-__all__ = ["Array", "Graph", "Items", "Mapping", "Scalar", "Value", "pack", "pack_array", "unpack",
-           "unpack_array"]
+__all__ = [
+    "Array",
+    "Graph",
+    "Items",
+    "Mapping",
+    "Scalar",
+    "Value",
+    "pack",
+    "pack_array",
+    "unpack",
+    "unpack_array",
+]
 
 SMALL: Final = 4096  # bytes up to which copying an array is cheaper than a view on it
 _DTYPE: Final = re.compile(r"[<>|][a-zA-Z]\d+(\[\d*[a-zA-Z]+\])?")  # what `np.dtype.str` is made of

@@ -54,7 +54,7 @@ class Screen(io.StringIO):
         else:
             assert code is None, f"unknown code {token!r}"
             line = self.lines[self.row].ljust(self.column)
-            self.lines[self.row] = line[: self.column] + token + line[self.column + len(token):]
+            self.lines[self.row] = line[: self.column] + token + line[self.column + len(token) :]
             self.column += len(token)
 
     @property
@@ -71,16 +71,27 @@ def screen() -> Screen:
     return Screen()
 
 
-def build_counters(n_tasks: int = 3, *, episodes: int = 4, workers: int = 2, suite: str = "metaworld:mt10",
-                   name: Callable[[int], str] = "task-{}-v3".format,
-                   instruction: Callable[[int], str] = lambda index: "") -> Counters:
-    tasks = {(suite, index): TaskCounters(suite=suite, task=name(index), instruction=instruction(index),
-                                          planned=episodes) for index in range(n_tasks)}
+def build_counters(
+    n_tasks: int = 3,
+    *,
+    episodes: int = 4,
+    workers: int = 2,
+    suite: str = "metaworld:mt10",
+    name: Callable[[int], str] = "task-{}-v3".format,
+    instruction: Callable[[int], str] = lambda index: "",
+) -> Counters:
+    tasks = {
+        (suite, index): TaskCounters(
+            suite=suite, task=name(index), instruction=instruction(index), planned=episodes
+        )
+        for index in range(n_tasks)
+    }
     return Counters(tasks=tasks, planned=n_tasks * episodes, workers=[WorkerState.STEPPING] * workers)
 
 
-def end_episodes(counters: Counters, task: int, *, successes: int = 0, failures: int = 0, errors: int = 0,
-                 unknown: int = 0) -> None:
+def end_episodes(
+    counters: Counters, task: int, *, successes: int = 0, failures: int = 0, errors: int = 0, unknown: int = 0
+) -> None:
     row = list(counters.tasks.values())[task]
     row.successes += successes
     row.failures += failures
@@ -90,21 +101,45 @@ def end_episodes(counters: Counters, task: int, *, successes: int = 0, failures:
 
 
 def build_plan(**changes: Any) -> RunPlan:
-    return RunPlan(**{"targets": ("metaworld:mt10",), "policy": "expert", "specs": (), "workers": 2,
-                      "out": "runs/first"} | changes)
+    return RunPlan(
+        **{"targets": ("metaworld:mt10",), "policy": "expert", "specs": (), "workers": 2, "out": "runs/first"}
+        | changes
+    )
 
 
 def build_result(**changes: Any) -> EpisodeResult:
-    return EpisodeResult(**{
-        "suite": "metaworld:mt10", "task": "reach-v3", "task_id": 0, "episode": 3, "seed": 1003,
-        "init_state": None, "outcome": Outcome.SUCCESS, "success": True, "steps": 60, "sum_reward": 12.5,
-        "max_reward": 1.0,
-        "terminated": True, "truncated": False, "attempts": 1, "digest": "00ff"} | changes)
+    return EpisodeResult(
+        **{
+            "suite": "metaworld:mt10",
+            "task": "reach-v3",
+            "task_id": 0,
+            "episode": 3,
+            "seed": 1003,
+            "init_state": None,
+            "outcome": Outcome.SUCCESS,
+            "success": True,
+            "steps": 60,
+            "sum_reward": 12.5,
+            "max_reward": 1.0,
+            "terminated": True,
+            "truncated": False,
+            "attempts": 1,
+            "digest": "00ff",
+        }
+        | changes
+    )
 
 
 def build_error(message: str, **changes: Any) -> EpisodeResult:
-    return build_result(outcome=Outcome.ERROR, success=None, digest=None, sum_reward=None, max_reward=None,
-                        error=EpisodeFailure(type="WorkerDied", message=message), **changes)
+    return build_result(
+        outcome=Outcome.ERROR,
+        success=None,
+        digest=None,
+        sum_reward=None,
+        max_reward=None,
+        error=EpisodeFailure(type="WorkerDied", message=message),
+        **changes,
+    )
 
 
 class Make:
@@ -126,6 +161,13 @@ def make() -> Make:
 def an_ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the machine that runs the tests sets: Rich reads all of these."""
     monkeypatch.setenv("TERM", "xterm-256color")
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES", "TTY_COMPATIBLE",
-                 "TTY_INTERACTIVE"):
+    for name in (
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "COLORTERM",
+        "COLUMNS",
+        "LINES",
+        "TTY_COMPATIBLE",
+        "TTY_INTERACTIVE",
+    ):
         monkeypatch.delenv(name, raising=False)

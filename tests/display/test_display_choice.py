@@ -34,8 +34,9 @@ def test_a_file_or_pipe_gets_plain_lines(name):
     assert isinstance(create_display(name, io.StringIO()).inner, PlainDisplay)
 
 
-@pytest.mark.parametrize(("variable", "value"), [("TERM", "dumb"), ("TERM", ""), ("TTY_INTERACTIVE", "0"),
-                                                 ("TTY_COMPATIBLE", "0")])
+@pytest.mark.parametrize(
+    ("variable", "value"), [("TERM", "dumb"), ("TERM", ""), ("TTY_INTERACTIVE", "0"), ("TTY_COMPATIBLE", "0")]
+)
 def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(variable, value, terminal, monkeypatch):
     monkeypatch.setenv(variable, value)
     assert isinstance(create_display("auto", terminal).inner, PlainDisplay)
@@ -73,8 +74,9 @@ def show_a_run(display, make) -> None:
     display.finish()
 
 
-@pytest.mark.parametrize("build", [PlainDisplay, JsonDisplay,
-                                   lambda stream: LiveDisplay(Terminal(stream, force_terminal=True))])
+@pytest.mark.parametrize(
+    "build", [PlainDisplay, JsonDisplay, lambda stream: LiveDisplay(Terminal(stream, force_terminal=True))]
+)
 @pytest.mark.parametrize("stream", [Gone, "closed"])
 def test_a_stream_that_is_gone_switches_the_display_off_in_silence(make, build, stream, caplog, capsys):
     if stream == "closed":

@@ -47,8 +47,13 @@ def test_start_names_every_task(run):
     assert run[0]["targets"] == ["metaworld:mt10"]
     assert (run[0]["policy"], run[0]["workers"], run[0]["out"]) == ("expert", 2, "runs/first")
     assert (run[0]["planned"], run[0]["resumed"]) == (8, 0)
-    assert run[0]["tasks"][1] == {"suite": "metaworld:mt10", "task": "task-1-v3", "task_id": 1,
-                                  "instruction": "reach 1", "planned": 4}
+    assert run[0]["tasks"][1] == {
+        "suite": "metaworld:mt10",
+        "task": "task-1-v3",
+        "task_id": 1,
+        "instruction": "reach 1",
+        "planned": 4,
+    }
 
 
 def test_progress_before_anything_is_measured_has_null_for_what_is_unknown(run):

@@ -50,7 +50,8 @@ def test_notes_and_errors_stand_above_the_region(make, screen, live):
         "worker 3 died: killed by SIGKILL; retrying",
         "error: metaworld:mt10 reach-v3 episode 3: WorkerDied: out of [red]memory[/red]",
         "a worker says [2J",
-        "rollout  metaworld:mt10  policy expert  2 workers  → runs/first"]
+        "rollout  metaworld:mt10  policy expert  2 workers  → runs/first",
+    ]
 
 
 def test_what_a_policy_prints_from_its_thread_stands_above_the_region_unchanged(make, screen, live):
@@ -186,8 +187,13 @@ display.refresh()
 def start_on_a_terminal(code: str) -> tuple[int, subprocess.Popen[bytes]]:
     """Run `code` after `RUN`, with its standard streams on a terminal whose other end is returned."""
     master, slave = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-c", RUN + textwrap.dedent(code)], stdin=subprocess.PIPE,
-                               stdout=slave, stderr=slave, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN + textwrap.dedent(code)],
+        stdin=subprocess.PIPE,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
     os.close(slave)
     return master, process
 

@@ -13,11 +13,21 @@ from rollout.display.rates import Bound, Rates
 from rollout.display.tasks import choose
 from rollout.display.text import ErrorLines, count, duration, label, percent, tell_apart
 
-RATES = Rates(steps_per_s=1234.0, decisions_per_s=120.0, mean_batch=7.9, policy_busy=0.35,
-              bound=Bound.SIMULATORS)
-BOWLS = ("between the plate and the ramekin", "next to the ramekin", "from table center",
-         "on the cookie box", "in the top drawer of the wooden cabinet", "on the ramekin",
-         "next to the cookie box", "on the stove", "next to the plate", "on the wooden cabinet")
+RATES = Rates(
+    steps_per_s=1234.0, decisions_per_s=120.0, mean_batch=7.9, policy_busy=0.35, bound=Bound.SIMULATORS
+)
+BOWLS = (
+    "between the plate and the ramekin",
+    "next to the ramekin",
+    "from table center",
+    "on the cookie box",
+    "in the top drawer of the wooden cabinet",
+    "on the ramekin",
+    "next to the cookie box",
+    "on the stove",
+    "next to the plate",
+    "on the wooden cabinet",
+)
 
 
 def bowl(index: int) -> str:
@@ -27,9 +37,16 @@ def bowl(index: int) -> str:
 @pytest.fixture
 def lines(make):
     """Compose a frame, as lines of text."""
+
     def composed(counters, width=80, height=24, plan=None, **view):
-        defaults = {"plan": plan or make.plan(), "counters": counters, "elapsed_s": 12.0, "eta_s": 15.0,
-                    "rates": RATES, "finished": ()}
+        defaults = {
+            "plan": plan or make.plan(),
+            "counters": counters,
+            "elapsed_s": 12.0,
+            "eta_s": 15.0,
+            "rates": RATES,
+            "finished": (),
+        }
         frame = compose(View(**defaults | view), width, height)
         return ["".join(text for text, _ in line) for line in frame]
 
@@ -40,15 +57,24 @@ def lines(make):
 @pytest.mark.parametrize("height", [10, 24, 45])
 @pytest.mark.parametrize("n_tasks", [1, 10, 130])
 def test_no_line_is_wider_than_the_terminal_and_no_frame_is_higher(make, lines, width, height, n_tasks):
-    counters = make.counters(n_tasks, episodes=50, workers=16, suite="libero:spatial", instruction=bowl,
-                             name=lambda index: bowl(index).replace(" ", "_"))
+    counters = make.counters(
+        n_tasks,
+        episodes=50,
+        workers=16,
+        suite="libero:spatial",
+        instruction=bowl,
+        name=lambda index: bowl(index).replace(" ", "_"),
+    )
     for index in range(n_tasks):
         make.end(counters, index, successes=30, failures=3, errors=2)
     counters.steps, counters.retries = 1000, 12
     counters.workers = [state for state in WorkerState if state != "starting" for _ in range(11)]
-    plan = make.plan(policy="lerobot:outputs/train/act_libero/checkpoints/last/pretrained_model", workers=16,
-                     targets=("libero:spatial", "libero:object", "libero:goal", "libero:10"),
-                     out="runs/" + "x" * 60)
+    plan = make.plan(
+        policy="lerobot:outputs/train/act_libero/checkpoints/last/pretrained_model",
+        workers=16,
+        targets=("libero:spatial", "libero:object", "libero:goal", "libero:10"),
+        out="runs/" + "x" * 60,
+    )
     shown = lines(counters, width, height, plan)
     assert max(map(cell_len, shown)) <= width
     assert len(shown) <= height - 1
@@ -82,7 +108,14 @@ def test_errors_are_a_column_of_their_own_and_enter_no_rate(make, lines):
     make.end(counters, 0, successes=3, errors=2)
     shown = lines(counters)
     assert next(line for line in shown if "task-0-v3" in line).split()[-7:] == [
-        "5/20", "3", "100", "%", "44–100", "%", "2"]
+        "5/20",
+        "3",
+        "100",
+        "%",
+        "44–100",
+        "%",
+        "2",
+    ]
     assert any(line.endswith("errors") for line in shown)
 
 
@@ -99,8 +132,13 @@ def test_a_task_with_nothing_but_errors_has_no_rate(make, lines):
 
 
 def test_columns_end_at_the_same_cell_in_every_row(make, lines):
-    counters = make.counters(10, episodes=100, suite="libero:spatial", instruction=bowl,
-                             name=lambda index: bowl(index).replace(" ", "_"))
+    counters = make.counters(
+        10,
+        episodes=100,
+        suite="libero:spatial",
+        instruction=bowl,
+        name=lambda index: bowl(index).replace(" ", "_"),
+    )
     for index in range(10):
         make.end(counters, index, successes=index * 10 + 1, failures=1)
     table = [line for line in lines(counters) if "/100 " in line or "all 10 " in line]
@@ -121,8 +159,9 @@ def test_the_bar_of_tasks_is_full_only_when_all_is_done(make, lines):
 
 
 def test_tasks_that_begin_alike_can_be_told_apart_at_80_columns(make, lines):
-    counters = make.counters(10, suite="libero:spatial", instruction=bowl,
-                             name=lambda index: bowl(index).replace(" ", "_"))
+    counters = make.counters(
+        10, suite="libero:spatial", instruction=bowl, name=lambda index: bowl(index).replace(" ", "_")
+    )
     rows = [line for line in lines(counters) if "0/4 " in line][:10]
     for where, row in zip(BOWLS, rows, strict=True):
         assert f"…{where}"[:30] in row
@@ -167,8 +206,14 @@ def test_every_task_is_either_shown_or_counted(make):
 
 def test_workers_are_a_strip_of_letters_where_it_fits_and_always_counted(make, lines):
     counters = make.counters(workers=0)
-    counters.workers = [WorkerState.STEPPING, WorkerState.STEPPING, WorkerState.STEPPING, WorkerState.WAITING,
-                        WorkerState.IDLE, WorkerState.STARTING]
+    counters.workers = [
+        WorkerState.STEPPING,
+        WorkerState.STEPPING,
+        WorkerState.STEPPING,
+        WorkerState.WAITING,
+        WorkerState.IDLE,
+        WorkerState.STARTING,
+    ]
     assert "workers  sssw·+  3 stepping  1 waiting  1 starting  1 idle" in lines(counters)
     counters.workers *= 20
     assert "workers  60 stepping  20 waiting  20 starting  20 idle" in lines(counters)
@@ -177,8 +222,9 @@ def test_workers_are_a_strip_of_letters_where_it_fits_and_always_counted(make, l
 def test_the_line_of_rates_says_what_bounds_the_run_even_where_little_fits(make, lines):
     counters = make.counters()
     counters.steps = 1
-    assert lines(counters, 160)[-1] == ("1,234 steps/s  120 decisions/s  mean batch 7.9  policy 35 % busy  "
-                                        "bound by the simulators")
+    assert lines(counters, 160)[-1] == (
+        "1,234 steps/s  120 decisions/s  mean batch 7.9  policy 35 % busy  bound by the simulators"
+    )
     assert lines(counters, 40)[-1] == "1,234 steps/s  bound: simulators"
 
 
@@ -219,21 +265,41 @@ def test_shared_words_stay_where_names_fit_or_share_too_little():
 
 def test_only_all_reads_100_percent_and_only_none_0():
     assert [percent(share) for share in (0.0, 0.001, 0.5, 0.999, 1.0)] == [
-        "0 %", "1 %", "50 %", "99 %", "100 %"]
+        "0 %",
+        "1 %",
+        "50 %",
+        "99 %",
+        "100 %",
+    ]
 
 
 def test_rates_and_durations_are_short():
     assert [count(value) for value in (0, 9.94, 9.96, 9999.4, 9999.6, 99_949, 99_951)] == [
-        "0.0", "9.9", "10", "9,999", "10.0k", "99.9k", "100k"]
+        "0.0",
+        "9.9",
+        "10",
+        "9,999",
+        "10.0k",
+        "99.9k",
+        "100k",
+    ]
     assert [duration(value) for value in (0.2, 59.6, 200, 3599.7, 7500)] == [
-        "0 s", "1 min 00 s", "3 min 20 s", "1 h 00 min", "2 h 05 min"]
+        "0 s",
+        "1 min 00 s",
+        "3 min 20 s",
+        "1 h 00 min",
+        "2 h 05 min",
+    ]
 
 
 def test_an_error_is_told_with_its_first_line_until_it_repeats(make):
     errors = ErrorLines(most_alike=2)
     told = [errors.tell(make.error("killed by SIGKILL\nlog", episode=episode)) for episode in range(3)]
-    assert told == ["error: metaworld:mt10 reach-v3 episode 0: WorkerDied: killed by SIGKILL",
-                    "error: metaworld:mt10 reach-v3 episode 1: WorkerDied: killed by SIGKILL "
-                    "(more of these are only counted)", None]
+    assert told == [
+        "error: metaworld:mt10 reach-v3 episode 0: WorkerDied: killed by SIGKILL",
+        "error: metaworld:mt10 reach-v3 episode 1: WorkerDied: killed by SIGKILL "
+        "(more of these are only counted)",
+        None,
+    ]
     assert errors.tell(make.error("another")) is not None
     assert errors.tell(make.result()) is None

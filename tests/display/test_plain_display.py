@@ -43,7 +43,8 @@ def test_the_first_lines_say_what_runs(make, plain, log):
     plain.start(make.plan(), counters)
     assert log.getvalue().splitlines() == [
         "rollout: metaworld:mt10 with policy expert",
-        "30 episodes of 10 tasks (4 already recorded), 2 workers, results in runs/first"]
+        "30 episodes of 10 tasks (4 already recorded), 2 workers, results in runs/first",
+    ]
 
 
 def test_a_line_comes_after_two_seconds_and_then_every_five(make, plain, log, clock):
@@ -70,7 +71,8 @@ def test_a_line_shows_rate_interval_errors_speed_bound_and_end(make, plain, log,
     run_for(plain, clock, 2)
     assert log.getvalue().splitlines()[-1] == (
         "[    2.0 s] 15/30 episodes  86 % success [60–96 %]  1 error  1,234 steps/s  "
-        "bound by the simulators  eta 2 s")
+        "bound by the simulators  eta 2 s"
+    )
 
 
 def test_before_anything_is_measured_no_rate_is_claimed(make, plain, log, clock):
@@ -84,7 +86,8 @@ def test_an_error_is_one_line_with_the_first_line_of_its_message(make, plain, lo
     plain.episode(make.result())
     plain.episode(make.error("killed by SIGKILL\nits log"))
     assert log.getvalue().splitlines()[2:] == [
-        "[    0.0 s] error: metaworld:mt10 reach-v3 episode 3: WorkerDied: killed by SIGKILL"]
+        "[    0.0 s] error: metaworld:mt10 reach-v3 episode 3: WorkerDied: killed by SIGKILL"
+    ]
 
 
 def test_a_note_of_several_lines_stays_one_line(make, plain, log):
@@ -93,8 +96,13 @@ def test_a_note_of_several_lines_stays_one_line(make, plain, log):
     assert log.getvalue().splitlines()[2:] == ["[    0.0 s] worker 3 died retrying"]
 
 
-@pytest.mark.parametrize(("successes", "ending"), [(12, "12/12 episodes  100 % success [76–100 %]"),
-                                                    (6, "6/12 episodes  100 % success [61–100 %]  stopped")])
+@pytest.mark.parametrize(
+    ("successes", "ending"),
+    [
+        (12, "12/12 episodes  100 % success [76–100 %]"),
+        (6, "6/12 episodes  100 % success [61–100 %]  stopped"),
+    ],
+)
 def test_the_last_line_says_how_far_the_run_came(make, plain, log, successes, ending):
     counters = make.counters()
     plain.start(make.plan(), counters)

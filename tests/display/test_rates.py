@@ -8,15 +8,18 @@ from rollout.display.base import Counters, TaskCounters, WorkerState
 from rollout.display.rates import Bound, RateWindow, bound_by, eta_s, overall, whole_run
 
 
-@pytest.mark.parametrize(("policy_busy_s", "sim_busy_s", "workers", "bound"), [
-    (9.5, 80.0, 16, Bound.POLICY),  # the policy never rests: faster simulators would only wait longer
-    (6.0, 80.0, 16, Bound.SIMULATORS),  # half of the workers wait, and still all 8 cores simulate
-    (6.0, 20.0, 16, Bound.POLICY),  # most workers wait, and most cores idle
-    (5.0, 5.0, 1, Bound.SIMULATORS),  # one worker and the policy take turns
-    (6.0, 4.0, 1, Bound.POLICY),
-    (0.0, 1.0, 16, Bound.SIMULATORS),
-    (0.1, 0.0, 16, Bound.POLICY),
-])
+@pytest.mark.parametrize(
+    ("policy_busy_s", "sim_busy_s", "workers", "bound"),
+    [
+        (9.5, 80.0, 16, Bound.POLICY),  # the policy never rests: faster simulators would only wait longer
+        (6.0, 80.0, 16, Bound.SIMULATORS),  # half of the workers wait, and still all 8 cores simulate
+        (6.0, 20.0, 16, Bound.POLICY),  # most workers wait, and most cores idle
+        (5.0, 5.0, 1, Bound.SIMULATORS),  # one worker and the policy take turns
+        (6.0, 4.0, 1, Bound.POLICY),
+        (0.0, 1.0, 16, Bound.SIMULATORS),
+        (0.1, 0.0, 16, Bound.POLICY),
+    ],
+)
 def test_the_more_loaded_resource_bounds_the_run(policy_busy_s, sim_busy_s, workers, bound):
     busy = {"policy_busy_s": policy_busy_s, "sim_busy_s": sim_busy_s}
     assert bound_by(**busy, wall_s=10.0, workers=workers, cores=8) is bound
@@ -90,9 +93,14 @@ def test_a_complete_run_ends_now():
 
 
 def test_all_tasks_add_up_to_one_row():
-    counters = Counters(planned=20, done=9, tasks={
-        ("s", 0): task(done=5, successes=3, failures=1, errors=1),
-        ("s", 1): task(done=4, successes=4, active=2)})
+    counters = Counters(
+        planned=20,
+        done=9,
+        tasks={
+            ("s", 0): task(done=5, successes=3, failures=1, errors=1),
+            ("s", 1): task(done=4, successes=4, active=2),
+        },
+    )
     row = overall(counters)
     assert (row.task, row.planned, row.done) == ("all 2 tasks", 20, 9)
     assert (row.successes, row.failures, row.errors, row.active) == (7, 1, 1, 2)

@@ -12,8 +12,17 @@ from rollout.display.terminal import Terminal
 from rollout.results.summary import Timing, summarize
 from rollout.types import Outcome
 
-TIMING = Timing(wall_s=83.2, episodes_per_s=1.2, steps_per_s=1234.0, decisions=1000, steps=5000,
-                mean_batch=7.9, policy_busy=0.35, worker_utilisation=0.8, bound_by="simulators")
+TIMING = Timing(
+    wall_s=83.2,
+    episodes_per_s=1.2,
+    steps_per_s=1234.0,
+    decisions=1000,
+    steps=5000,
+    mean_batch=7.9,
+    policy_busy=0.35,
+    worker_utilisation=0.8,
+    bound_by="simulators",
+)
 
 
 @pytest.fixture
@@ -23,10 +32,11 @@ def printed(make, monkeypatch):
     letters = {"s": Outcome.SUCCESS, "f": Outcome.FAILURE, "e": Outcome.ERROR, "u": Outcome.UNKNOWN}
 
     def lines(tasks, *, width=None, planned=None, timing=None, instructions=None):
-        results = [make.result(suite=suite, task=task, task_id=index, episode=episode,
-                               outcome=letters[letter])
-                   for index, ((suite, task), outcomes) in enumerate(tasks.items())
-                   for episode, letter in enumerate(outcomes)]
+        results = [
+            make.result(suite=suite, task=task, task_id=index, episode=episode, outcome=letters[letter])
+            for index, ((suite, task), outcomes) in enumerate(tasks.items())
+            for episode, letter in enumerate(outcomes)
+        ]
         stream = io.StringIO()
         console = Terminal(stream, force_terminal=width is not None, width=width or 80)
         print_summary(summarize(results, planned or len(results), instructions, timing), console)
@@ -67,20 +77,30 @@ def test_without_a_success_signal_there_are_no_rates_but_returns(printed):
 def test_several_suites_have_a_row_each_above_their_tasks(printed):
     lines = printed({("mt10", "reach-v3"): "sf", ("ml10", "push-v3"): "ss", ("ml10", "pull-v3"): "uu"})
     assert [line.split("  ")[0].strip() or line.split("  ")[1].strip() for line in lines[2:]] == [
-        "ml10", "1 push-v3", "2 pull-v3", "mt10", "0 reach-v3", "all 3 tasks"]
+        "ml10",
+        "1 push-v3",
+        "2 pull-v3",
+        "mt10",
+        "0 reach-v3",
+        "all 3 tasks",
+    ]
     assert next(line for line in lines if "pull" in line).split()[2:4] == ["2", "–"]
 
 
 def test_rows_fit_a_narrow_terminal_and_names_can_be_told_apart(printed):
-    said = [f"pick up the black bowl next to the {what} and place it on the plate"
-            for what in ("ramekin", "cookie box")]
+    said = [
+        f"pick up the black bowl next to the {what} and place it on the plate"
+        for what in ("ramekin", "cookie box")
+    ]
     tasks = {("libero:spatial", instruction.replace(" ", "_")): "sfe" * 20 for instruction in said}
     instructions = {("libero:spatial", index): instruction for index, instruction in enumerate(said)}
     lines = printed(tasks, width=80, instructions=instructions)
     assert max(map(len, lines)) <= 80
     assert [line[:16] for line in lines[2:4]] == ["0 …ramekin and p", "1 …cookie box an"]
-    assert "pick up the black bowl next to the ramekin and place it on the plate" in printed(
-        tasks, instructions=instructions)[2]
+    assert (
+        "pick up the black bowl next to the ramekin and place it on the plate"
+        in printed(tasks, instructions=instructions)[2]
+    )
 
 
 def test_columns_of_least_interest_give_way_to_names(printed):
@@ -96,7 +116,8 @@ def test_the_end_says_what_the_run_took_and_what_it_left(printed):
     assert lines[-2:] == [
         "1 min 23 s: 1.2 episodes/s, 1,234 steps/s, mean batch 7.9, policy 35 % busy, "
         "bound by the simulators",
-        "incomplete: 3 episodes of 5 not run"]
+        "incomplete: 3 episodes of 5 not run",
+    ]
 
 
 def test_a_run_without_a_single_record_prints_no_table(printed):

@@ -91,7 +91,9 @@ async def answers(batcher: Batcher, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(("inline", "sizes"), [(False, [4, 4, 2]), (True, [1] * 10)])
-def test_each_request_gets_its_own_answer_and_requests_at_once_share_a_batch(inline: bool, sizes: list[int]) -> None:
+def test_each_request_gets_its_own_answer_and_requests_at_once_share_a_batch(
+    inline: bool, sizes: list[int]
+) -> None:
     batches: list[int] = []
 
     def infer(requests: Sequence[Request]) -> Sequence[int]:

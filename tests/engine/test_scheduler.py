@@ -91,7 +91,9 @@ def test_a_task_is_joined_when_that_ends_the_run_sooner() -> None:
     scheduler = Scheduler(specs({"a": 10}))
     first = scheduler.next(0)
     assert first is not None
-    scheduler.measured(("s", 0), episode_s=1.0, build_s=3.0)  # nine seconds of work left: worth three of building
+    scheduler.measured(
+        ("s", 0), episode_s=1.0, build_s=3.0
+    )  # nine seconds of work left: worth three of building
     assert scheduler.next(1) is not None
 
 

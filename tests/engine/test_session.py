@@ -20,13 +20,28 @@ DISCRETE = Choice("<i8", (), pack_array(np.asarray(3)), pack_array(np.asarray(0)
 
 
 def session(space: Space = BOX, *, n_obs_steps: int = 1, n_action_steps: int | None = None) -> EpisodeSession:
-    task = TaskInfo(suite="toy:x", task="lift", task_id=0, instruction="lift it", horizon=50, fps=10,
-                    action_space=space, observation_space={}, success_rule=None)
+    task = TaskInfo(
+        suite="toy:x",
+        task="lift",
+        task_id=0,
+        instruction="lift it",
+        horizon=50,
+        fps=10,
+        action_space=space,
+        observation_space={},
+        success_rule=None,
+    )
     return EpisodeSession(SPEC, task, n_obs_steps=n_obs_steps, n_action_steps=n_action_steps, session="mine")
 
 
-def done(rewards: list[float], *, terminated: bool = False, truncated: bool = False, success: bool | None = None,
-         observations: tuple[dict[str, Any], ...] = ()) -> RunDone:
+def done(
+    rewards: list[float],
+    *,
+    terminated: bool = False,
+    truncated: bool = False,
+    success: bool | None = None,
+    observations: tuple[dict[str, Any], ...] = (),
+) -> RunDone:
     return RunDone(np.array(rewards, "<f8").tobytes(), terminated, truncated, success, observations, 0.0, 0.0)
 
 
@@ -39,25 +54,39 @@ def as_array(chunk: Array | Items) -> np.ndarray:
     return unpack_array(chunk)
 
 
-@pytest.mark.parametrize(("space", "returned", "shape"), [
-    (BOX, np.zeros((5, 2)), (5, 2)),
-    (BOX, np.zeros(2), (1, 2)),
-    (BOX, [[0.5, 0.5]], (1, 2)),
-    (DISCRETE, np.array([1, 2, 0]), (3,)),
-    (DISCRETE, np.array([[1], [2]]), (2,)),
-    (DISCRETE, 2, (1,)),
-    (DISCRETE, [1.0], (1,)),
-])
-def test_a_chunk_is_brought_to_the_action_spaces_shape_and_dtype(space: Any, returned: Any, shape: Any) -> None:
+@pytest.mark.parametrize(
+    ("space", "returned", "shape"),
+    [
+        (BOX, np.zeros((5, 2)), (5, 2)),
+        (BOX, np.zeros(2), (1, 2)),
+        (BOX, [[0.5, 0.5]], (1, 2)),
+        (DISCRETE, np.array([1, 2, 0]), (3,)),
+        (DISCRETE, np.array([[1], [2]]), (2,)),
+        (DISCRETE, 2, (1,)),
+        (DISCRETE, [1.0], (1,)),
+    ],
+)
+def test_a_chunk_is_brought_to_the_action_spaces_shape_and_dtype(
+    space: Any, returned: Any, shape: Any
+) -> None:
     chunk = as_array(session(space).chunk(returned))
     assert chunk.shape == shape
     assert chunk.dtype == np.dtype(space.dtype)
 
 
-@pytest.mark.parametrize(("space", "returned"), [
-    (BOX, np.zeros((5, 3))), (BOX, np.zeros((0, 2))), (BOX, np.array([[np.nan, 0]])), (BOX, np.array([[0, np.inf]])),
-    (BOX, None), (BOX, "x"), (DISCRETE, [0.5]), (DISCRETE, np.zeros((2, 2))),
-])
+@pytest.mark.parametrize(
+    ("space", "returned"),
+    [
+        (BOX, np.zeros((5, 3))),
+        (BOX, np.zeros((0, 2))),
+        (BOX, np.array([[np.nan, 0]])),
+        (BOX, np.array([[0, np.inf]])),
+        (BOX, None),
+        (BOX, "x"),
+        (DISCRETE, [0.5]),
+        (DISCRETE, np.zeros((2, 2))),
+    ],
+)
 def test_what_is_no_chunk_is_blamed_on_the_policy_with_the_episode_named(space: Any, returned: Any) -> None:
     with pytest.raises(PolicyError, match=r"toy:x lift episode 3, step 0"):
         session(space).chunk(returned)
@@ -106,16 +135,23 @@ def test_the_digest_tells_every_difference(change: str) -> None:
     def digest(changed: str) -> str | None:
         episode = session()
         episode.chunk(np.full((1, 2), 0.5 if changed == "action" else 0.0))
-        episode.executed(done([1e-12 if changed == "reward" else 0.0], terminated=changed != "ending",
-                              truncated=changed == "ending", success=changed == "success"))
+        episode.executed(
+            done(
+                [1e-12 if changed == "reward" else 0.0],
+                terminated=changed != "ending",
+                truncated=changed == "ending",
+                success=changed == "success",
+            )
+        )
         return finish(episode).digest
 
     assert digest(change) != digest("nothing")
     assert digest("nothing") == digest("nothing")
 
 
-@pytest.mark.parametrize(("success", "outcome"), [
-    (True, Outcome.SUCCESS), (False, Outcome.FAILURE), (None, Outcome.UNKNOWN)])
+@pytest.mark.parametrize(
+    ("success", "outcome"), [(True, Outcome.SUCCESS), (False, Outcome.FAILURE), (None, Outcome.UNKNOWN)]
+)
 def test_the_outcome_follows_the_success_signal_alone(success: bool | None, outcome: Outcome) -> None:
     episode = session()
     episode.chunk(np.zeros((1, 2)))
@@ -179,8 +215,11 @@ def test_noise_seeds_differ_by_decision_and_episode_and_by_nothing_else() -> Non
 
     from rollout.policies.base import noise_seed
 
-    seeds = {noise_seed(replace(SPEC, **change), decision) for decision in range(3)
-             for change in ({}, {"episode": 4}, {"task": "push"}, {"suite": "toy:y"}, {"seed": 5})}
+    seeds = {
+        noise_seed(replace(SPEC, **change), decision)
+        for decision in range(3)
+        for change in ({}, {"episode": 4}, {"task": "push"}, {"suite": "toy:y"}, {"seed": 5})
+    }
     assert len(seeds) == 15
     assert noise_seed(SPEC, 0) == noise_seed(replace(SPEC, horizon=7, init_state=3), 0)
     assert 0 <= min(seeds) <= max(seeds) < 2**63

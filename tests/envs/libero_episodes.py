@@ -34,7 +34,12 @@ def sha1(array: np.ndarray) -> str:
 
 def spec(seed: int, init_state: int | None) -> EpisodeSpec:
     return EpisodeSpec(
-        suite=f"libero:{SUITE}", task="", task_id=TASK_ID, episode=0, seed=seed, init_state=init_state,
+        suite=f"libero:{SUITE}",
+        task="",
+        task_id=TASK_ID,
+        episode=0,
+        seed=seed,
+        init_state=init_state,
         horizon=99,
     )
 
@@ -66,7 +71,9 @@ def plain() -> list[dict[str, Any]]:
 def _plain_moment(raw: Any, reward: float, success: bool, env: Any) -> dict[str, Any]:
     rotation = _lerobot_axis_angle(raw["robot0_eef_quat"])
     return {
-        "physics": sha1(env.sim.get_state().flatten()), "reward": float(reward), "success": bool(success),
+        "physics": sha1(env.sim.get_state().flatten()),
+        "reward": float(reward),
+        "success": bool(success),
         "image": sha1(np.flip(raw["agentview_image"], (0, 1))),
         "image2": sha1(np.flip(raw["robot0_eye_in_hand_image"], (0, 1))),
         "state": [*raw["robot0_eef_pos"], *rotation, *raw["robot0_gripper_qpos"]],
@@ -99,8 +106,13 @@ def ours() -> dict[str, Any]:
     solved = _solve(simulator)
     simulator.close()
     simulator.close()
-    return {"looked": looked, "filmed": filmed, "renderings": [blind, n_looked, n_filmed], "solved": solved,
-            "instruction": simulator.info.instruction}
+    return {
+        "looked": looked,
+        "filmed": filmed,
+        "renderings": [blind, n_looked, n_filmed],
+        "solved": solved,
+        "instruction": simulator.info.instruction,
+    }
 
 
 def _count_renderings() -> Callable[[], int]:
@@ -116,8 +128,9 @@ def _count_renderings() -> Callable[[], int]:
     return lambda: n_calls[0]
 
 
-def _episode(simulator: LiberoSimulator, observe: ObservationRequest, looks: Callable[[int], bool], *,
-             film: bool) -> list[dict[str, Any]]:
+def _episode(
+    simulator: LiberoSimulator, observe: ObservationRequest, looks: Callable[[int], bool], *, film: bool
+) -> list[dict[str, Any]]:
     seen = [_moment(simulator, simulator.reset(spec(SEED, INIT_STATE), observe), film=film)]
     for index, action in enumerate(actions(), 1):
         step = simulator.step(action, looks(index))
@@ -170,7 +183,10 @@ def options() -> dict[str, Any]:
     last = simulator.step(there, True).observation
     simulator.close()
     return {
-        "starts": starts, "shape": picture.shape, "colours": len(np.unique(picture)), "ends": ends,
+        "starts": starts,
+        "shape": picture.shape,
+        "colours": len(np.unique(picture)),
+        "ends": ends,
         "position": last["observation.state"][:3].tolist() if last else None,
         "n_init_states": suite.tasks[TASK_ID].n_init_states,
     }
@@ -180,14 +196,20 @@ def describe() -> dict[str, Any]:
     """All five suites, and where LIBERO was told to find its files."""
     suites = {name: LiberoSimulator.describe(name, {}) for name in LiberoSimulator.expand("all")}
     return {
-        "config": os.environ["LIBERO_CONFIG_PATH"], "versions": sorted(suites["goal"].versions),
-        "suites": {name: [[task.task_id, task.instruction, task.horizon, task.n_init_states]
-                          for task in suite.tasks] for name, suite in suites.items()},
+        "config": os.environ["LIBERO_CONFIG_PATH"],
+        "versions": sorted(suites["goal"].versions),
+        "suites": {
+            name: [[task.task_id, task.instruction, task.horizon, task.n_init_states] for task in suite.tasks]
+            for name, suite in suites.items()
+        },
     }
 
 
 if __name__ == "__main__":
     modes: dict[str, Callable[[], Any]] = {
-        "plain": plain, "ours": ours, "options": options, "describe": describe,
+        "plain": plain,
+        "ours": ours,
+        "options": options,
+        "describe": describe,
     }
     print("\n" + json.dumps(modes[sys.argv[1]](), default=float))

@@ -25,9 +25,7 @@ def sha1(picture: np.ndarray) -> str:
 
 
 def spec(seed: int) -> EpisodeSpec:
-    return EpisodeSpec(
-        suite="metaworld:push-v3", task="push-v3", task_id=0, episode=0, seed=seed, horizon=50
-    )
+    return EpisodeSpec(suite="metaworld:push-v3", task="push-v3", task_id=0, episode=0, seed=seed, horizon=50)
 
 
 def plain() -> list[str]:
@@ -93,7 +91,9 @@ def blind() -> list[str]:
 
 if __name__ == "__main__":
     modes = {
-        "plain": plain, "ours": lambda: ours(filmed=False), "filmed": lambda: ours(filmed=True),
+        "plain": plain,
+        "ours": lambda: ours(filmed=False),
+        "filmed": lambda: ours(filmed=True),
         "blind": blind,
     }
     print(json.dumps(modes[sys.argv[1]]()))

@@ -25,7 +25,7 @@ SPACES = [
     spaces.Box(-np.inf, np.inf, (2, 3), np.float16),
     spaces.Box(0, 255, (3,), np.uint8),
     spaces.Box(0, 1, (3,), np.bool_),
-    spaces.Box(-2**62, 2**62, (2,), np.int64),
+    spaces.Box(-(2**62), 2**62, (2,), np.int64),
     spaces.Box(-1, 1, (0,), np.float32),
     spaces.Discrete(3, start=10),
     spaces.Discrete(5, start=-2, dtype=np.int8),
@@ -80,21 +80,32 @@ def test_every_sample_of_a_space_arrives_as_that_element(space: gymnasium.Space[
             assert not any(np.shares_memory(array, other) for other in theirs)
 
 
-@pytest.mark.parametrize("action", [
-    11, np.int64(11), np.int8(11), np.array(11), np.array([11]), 11.0, np.float32(11), np.array([[11.0]])])
+@pytest.mark.parametrize(
+    "action",
+    [11, np.int64(11), np.int8(11), np.array(11), np.array([11]), 11.0, np.float32(11), np.array([[11.0]])],
+)
 def test_a_discrete_action_is_a_dict_key_whatever_held_it(action: Any) -> None:
     got = converter(spaces.Discrete(3, start=10))(action)
     assert type(got) is np.int64
     assert {10: "left", 11: "stay", 12: "right"}[got] == "stay"
 
 
-@pytest.mark.parametrize(("action", "says"), [
-    (9, "the action 9 is none"), (5010, "the action 5010 is none"), (np.array([9]), "the action 9 is none"),
-    (10.5, "the action 10.5 is none"), (math.nan, "the action nan is none"),
-    (np.float32("inf"), "the action inf is none"),
-    ("11", "type str"), (None, "type NoneType"), ([11], "type list"),
-    (np.array([10, 11]), r"shape \(2,\)"), (np.array([]), r"shape \(0,\)"),
-])
+@pytest.mark.parametrize(
+    ("action", "says"),
+    [
+        (9, "the action 9 is none"),
+        (5010, "the action 5010 is none"),
+        (np.array([9]), "the action 9 is none"),
+        (10.5, "the action 10.5 is none"),
+        (math.nan, "the action nan is none"),
+        (np.float32("inf"), "the action inf is none"),
+        ("11", "type str"),
+        (None, "type NoneType"),
+        ([11], "type list"),
+        (np.array([10, 11]), r"shape \(2,\)"),
+        (np.array([]), r"shape \(0,\)"),
+    ],
+)
 @pytest.mark.parametrize("n", [3, 5000])  # with a table, and without
 def test_a_discrete_action_outside_of_the_space_is_named(action: Any, says: str, n: int) -> None:
     if says.endswith("none"):
@@ -103,8 +114,15 @@ def test_a_discrete_action_outside_of_the_space_is_named(action: Any, says: str,
         converter(spaces.Discrete(n, start=10))(action)
 
 
-@pytest.mark.parametrize("given", [[0.25, 0.5], (0.25, 0.5), np.array([0.25, 0.5], ">f8"),
-                                   np.array([[0.25, 9], [0.5, 9]], np.float32)[:, 0]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        [0.25, 0.5],
+        (0.25, 0.5),
+        np.array([0.25, 0.5], ">f8"),
+        np.array([[0.25, 9], [0.5, 9]], np.float32)[:, 0],
+    ],
+)
 def test_a_box_action_takes_the_spaces_dtype_and_order(given: Any) -> None:
     got = converter(BOX)(given)
     assert (got.dtype, got.tolist()) == (np.float32, [0.25, 0.5])
@@ -122,15 +140,18 @@ def test_a_wrong_shape_is_named(space: gymnasium.Space[Any], given: Any) -> None
         converter(space)(given)
 
 
-@pytest.mark.parametrize(("space", "given"), [
-    (spaces.Box(0, 255, (2,), np.uint8), [1.5, 2.0]),
-    (spaces.Box(0, 255, (2,), np.uint8), [300, 2]),
-    (spaces.Box(0, 255, (2,), np.uint8), [-1, 2]),
-    (spaces.MultiDiscrete([3, 3]), [np.nan, 0]),
-    (spaces.MultiDiscrete([3, 3]), [np.inf, 0]),
-    (spaces.MultiBinary(2), [0.5, 1]),
-    (spaces.Box(0, 1, (2,), np.bool_), [0, 2]),
-])
+@pytest.mark.parametrize(
+    ("space", "given"),
+    [
+        (spaces.Box(0, 255, (2,), np.uint8), [1.5, 2.0]),
+        (spaces.Box(0, 255, (2,), np.uint8), [300, 2]),
+        (spaces.Box(0, 255, (2,), np.uint8), [-1, 2]),
+        (spaces.MultiDiscrete([3, 3]), [np.nan, 0]),
+        (spaces.MultiDiscrete([3, 3]), [np.inf, 0]),
+        (spaces.MultiBinary(2), [0.5, 1]),
+        (spaces.Box(0, 1, (2,), np.bool_), [0, 2]),
+    ],
+)
 def test_integers_are_never_made_by_rounding_or_wrapping(space: gymnasium.Space[Any], given: Any) -> None:
     with pytest.raises(ValueError, match="is not made of"):
         converter(space)(given)
@@ -148,15 +169,18 @@ def test_dict_actions_get_the_spaces_own_keys_and_order() -> None:
     assert space.contains(got)
 
 
-@pytest.mark.parametrize(("space", "action", "says"), [
-    (spaces.Dict(a=BOX, b=BOX), {"a": [0, 0]}, r"the fields \['a'\], not \['a', 'b'\]"),
-    (spaces.Dict(a=BOX), {"a": [0, 0], "c": 1}, r"the fields \['a', 'c'\], not \['a'\]"),
-    (spaces.Tuple((BOX, BOX)), ([0, 0],), "1 parts where 2 are expected"),
-    (spaces.OneOf((BOX,)), (1, [0, 0]), "none of the 1 integers"),
-    (spaces.Sequence(BOX, stack=True), np.zeros((3, 4)), r"shape \(3, 4\)"),
-    (spaces.Graph(BOX, None), (np.zeros((3, 4)), None, None), r"shape \(3, 4\)"),
-    (spaces.Text(4), 3, "type int where a text is expected"),
-])
+@pytest.mark.parametrize(
+    ("space", "action", "says"),
+    [
+        (spaces.Dict(a=BOX, b=BOX), {"a": [0, 0]}, r"the fields \['a'\], not \['a', 'b'\]"),
+        (spaces.Dict(a=BOX), {"a": [0, 0], "c": 1}, r"the fields \['a', 'c'\], not \['a'\]"),
+        (spaces.Tuple((BOX, BOX)), ([0, 0],), "1 parts where 2 are expected"),
+        (spaces.OneOf((BOX,)), (1, [0, 0]), "none of the 1 integers"),
+        (spaces.Sequence(BOX, stack=True), np.zeros((3, 4)), r"shape \(3, 4\)"),
+        (spaces.Graph(BOX, None), (np.zeros((3, 4)), None, None), r"shape \(3, 4\)"),
+        (spaces.Text(4), 3, "type int where a text is expected"),
+    ],
+)
 def test_a_nested_action_that_does_not_fit_says_where(
     space: gymnasium.Space[Any], action: Any, says: str
 ) -> None:

@@ -31,9 +31,19 @@ class Toy(gym.Env[Any, Any]):
 
     metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 12}  # noqa: RUF012
 
-    def __init__(self, render_mode: str | None = None, *, seen: Any = None, space: Any = None,
-                 action_space: Any = None, reward: Any = 0.0, terminated: Any = False, truncated: Any = False,
-                 info: Any = None, frame: Any = None) -> None:
+    def __init__(
+        self,
+        render_mode: str | None = None,
+        *,
+        seen: Any = None,
+        space: Any = None,
+        action_space: Any = None,
+        reward: Any = 0.0,
+        terminated: Any = False,
+        truncated: Any = False,
+        info: Any = None,
+        frame: Any = None,
+    ) -> None:
         self.render_mode = render_mode
         self.observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32) if space is None else space
         self.action_space = action_space or spaces.Discrete(2)
@@ -64,8 +74,13 @@ def build() -> Iterator[Build]:
     """Registers an environment, builds its simulator, and forgets both afterwards."""
     ids, simulators = [], []
 
-    def build(creator: Callable[..., Any] = Toy, *, options: Mapping[str, str] | None = None,
-              max_episode_steps: int | None = None, **kwargs: Any) -> GymnasiumSimulator:
+    def build(
+        creator: Callable[..., Any] = Toy,
+        *,
+        options: Mapping[str, str] | None = None,
+        max_episode_steps: int | None = None,
+        **kwargs: Any,
+    ) -> GymnasiumSimulator:
         ids.append(f"built/Toy{next(NUMBERS)}-v0")
         gym.register(ids[-1], creator, max_episode_steps=max_episode_steps, kwargs=kwargs)
         suite = GymnasiumSimulator.describe(ids[-1], options or {})
@@ -122,10 +137,15 @@ def test_an_id_without_a_version_means_the_newest() -> None:
 
 
 def test_an_id_may_name_the_module_that_registers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = module(tmp_path, "lab_robots", """
+    name = module(
+        tmp_path,
+        "lab_robots",
+        """
 import gymnasium
 gymnasium.register("lab/Arm-v0", "gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=7)
-""", monkeypatch)
+""",
+        monkeypatch,
+    )
     suite = GymnasiumSimulator.describe(f"{name}:lab/Arm-v0", {})
     assert suite.suite == "gym:lab_robots:lab/Arm-v0"
     assert (suite.tasks[0].task, suite.tasks[0].horizon) == ("lab/Arm-v0", 7)
@@ -137,15 +157,21 @@ gymnasium.register("lab/Arm-v0", "gymnasium.envs.classic_control:PendulumEnv", m
     del gym.registry["lab/Arm-v0"]
 
 
-@pytest.mark.parametrize(("name", "says"), [
-    ("CartPoel-v1", "no environment 'CartPoel-v1' is registered; did you mean 'CartPole-v1'?"),
-    ("CartPole-v7", "no environment 'CartPole-v7' is registered; did you mean 'CartPole-v"),
-    ("not a name", "no environment 'not a name' is registered"),
-    ("", "no environment '' is registered"),
-    ("json:CartPoel-v1", "no environment 'CartPoel-v1' is registered; did you mean 'CartPole-v1'?"),
-    ("no_such_lab:Arm-v0", "cannot import 'no_such_lab': ModuleNotFoundError: No module named 'no_such_lab'"),
-    (":Arm-v0", "cannot import ''"),
-])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("CartPoel-v1", "no environment 'CartPoel-v1' is registered; did you mean 'CartPole-v1'?"),
+        ("CartPole-v7", "no environment 'CartPole-v7' is registered; did you mean 'CartPole-v"),
+        ("not a name", "no environment 'not a name' is registered"),
+        ("", "no environment '' is registered"),
+        ("json:CartPoel-v1", "no environment 'CartPoel-v1' is registered; did you mean 'CartPole-v1'?"),
+        (
+            "no_such_lab:Arm-v0",
+            "cannot import 'no_such_lab': ModuleNotFoundError: No module named 'no_such_lab'",
+        ),
+        (":Arm-v0", "cannot import ''"),
+    ],
+)
 def test_an_unknown_name_is_one_line_that_says_what_is_near(name: str, says: str) -> None:
     with pytest.raises(UsageError) as caught:
         GymnasiumSimulator.describe(name, {})
@@ -180,10 +206,23 @@ class Picky(Toy):
         self.made = (level, name)
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("3", 3), ("0.5", 0.5), ("true", True), ("False", False), ("None", None), ("null", None),
-    ("[1, 2]", [1, 2]), ('{"a": 1}', {"a": 1}), ("hard", "hard"), ('"3"', "3"), ("1e", "1e"), ("", ""),
-])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("0.5", 0.5),
+        ("true", True),
+        ("False", False),
+        ("None", None),
+        ("null", None),
+        ("[1, 2]", [1, 2]),
+        ('{"a": 1}', {"a": 1}),
+        ("hard", "hard"),
+        ('"3"', "3"),
+        ("1e", "1e"),
+        ("", ""),
+    ],
+)
 def test_options_are_json_where_they_are_json_and_texts_otherwise(
     build: Build, text: str, value: Any
 ) -> None:
@@ -291,8 +330,10 @@ def test_the_environment_checker_is_left_out_and_the_other_wrappers_stay(build: 
     assert names == ["TimeLimit", "OrderEnforcing", "Toy"]
 
 
-@pytest.mark.parametrize(("fps", "expected"), [
-    (12, 12), (29.97, 30), (0.2, 1), (0, 30), (-5, 30), (None, 30), (math.inf, 30), ("fast", 30)])
+@pytest.mark.parametrize(
+    ("fps", "expected"),
+    [(12, 12), (29.97, 30), (0.2, 1), (0, 30), (-5, 30), (None, 30), (math.inf, 30), ("fast", 30)],
+)
 def test_the_frame_rate_is_the_environments_or_30(build: Build, fps: Any, expected: int) -> None:
     class Timed(Toy):
         metadata = {"render_modes": [], "render_fps": fps}  # noqa: RUF012
@@ -332,8 +373,16 @@ def test_a_space_that_is_not_gymnasiums_is_refused_while_building(build: Build) 
 def test_an_episode_depends_on_its_seed_alone(build: Build) -> None:
     class Dice(Toy):
         def throw(self) -> np.ndarray:
-            return np.array([np.random.random(), random.random(), self.np_random.random(),
-                             self.observation_space.sample()[0], self.action_space.sample()], np.float64)
+            return np.array(
+                [
+                    np.random.random(),
+                    random.random(),
+                    self.np_random.random(),
+                    self.observation_space.sample()[0],
+                    self.action_space.sample(),
+                ],
+                np.float64,
+            )
 
         def reset(self, **kwargs: Any) -> Any:
             _, info = super().reset(**kwargs)
@@ -450,38 +499,61 @@ ZERO = np.zeros(2)
 PICTURE = np.zeros((4, 6, 3), np.uint8)
 
 
-@pytest.mark.parametrize(("space", "seen", "expected"), [
-    (IMAGE, PICTURE, {"observation.images.image": "uint8"}),
-    (STATE, ZERO, {"observation.state": "float64"}),
-    (spaces.Box(0, 255, (2,), np.uint8), ZERO.astype(np.uint8), {"observation.state": "uint8"}),
-    (spaces.Box(0, 1, (4, 6, 3)), PICTURE.astype(np.float32), {"observation.state": "float32"}),
-    (spaces.Box(0, 255, (4, 6, 2), np.uint8), PICTURE[..., :2], {"observation.state": "uint8"}),
-    (spaces.Discrete(3), np.int64(2), {"observation.state": "int64"}),
-    (spaces.Text(9), "hello", {"observation.state": "str"}),
-    (spaces.Tuple((STATE, spaces.Discrete(3))), (ZERO, 1), {"observation.state": "tuple"}),
-    (spaces.Sequence(STATE), (ZERO, ZERO), {"observation.state": "tuple"}),
-    (spaces.Graph(STATE, None), spaces.GraphInstance(ZERO[None], None, None),
-     {"observation.state": "GraphInstance"}),
-    (spaces.OneOf((STATE, IMAGE)), (np.int64(0), ZERO), {"observation.state": "tuple"}),
-    (spaces.Dict(pixels=IMAGE), {"pixels": PICTURE}, {"observation.images.image": "uint8"}),
-    (spaces.Dict(pixels=spaces.Dict(top=IMAGE, wrist=IMAGE)), {"pixels": {"top": PICTURE, "wrist": PICTURE}},
-     {"observation.images.top": "uint8", "observation.images.wrist": "uint8"}),
-    (spaces.Dict(pixels=spaces.Dict(top=IMAGE, depth=STATE)), {"pixels": {"top": PICTURE, "depth": ZERO}},
-     {"observation.pixels": "dict"}),
-    (spaces.Dict(pixels=STATE), {"pixels": ZERO}, {"observation.pixels": "float64"}),
-    (spaces.Dict(agent_pos=STATE, environment_state=STATE), {"agent_pos": ZERO, "environment_state": ZERO},
-     {"observation.state": "float32", "observation.environment_state": "float32"}),
-    (spaces.Dict(agent_pos=spaces.Discrete(3)), {"agent_pos": 1}, {"observation.state": "int"}),
-    (spaces.Dict(wrist=IMAGE, state=STATE, n=spaces.MultiBinary(2)),
-     {"wrist": PICTURE, "state": ZERO, "n": np.zeros(2, np.int8)},
-     {"observation.images.wrist": "uint8", "observation.state": "float64", "observation.n": "int8"}),
-    (spaces.Dict(arm=spaces.Dict({"b.c/d": IMAGE})), {"arm": {"b.c/d": PICTURE}},
-     {"observation.arm": "dict"}),
-    (spaces.Dict(task=spaces.Discrete(3)), {"task": 1}, {"observation.task": "int"}),
-    (spaces.Dict(task=spaces.Text(9), language=spaces.Text(9)), {"task": "push", "language": "en"},
-     {"observation.language": "str"}),
-    (spaces.Dict(), {}, {}),
-])
+@pytest.mark.parametrize(
+    ("space", "seen", "expected"),
+    [
+        (IMAGE, PICTURE, {"observation.images.image": "uint8"}),
+        (STATE, ZERO, {"observation.state": "float64"}),
+        (spaces.Box(0, 255, (2,), np.uint8), ZERO.astype(np.uint8), {"observation.state": "uint8"}),
+        (spaces.Box(0, 1, (4, 6, 3)), PICTURE.astype(np.float32), {"observation.state": "float32"}),
+        (spaces.Box(0, 255, (4, 6, 2), np.uint8), PICTURE[..., :2], {"observation.state": "uint8"}),
+        (spaces.Discrete(3), np.int64(2), {"observation.state": "int64"}),
+        (spaces.Text(9), "hello", {"observation.state": "str"}),
+        (spaces.Tuple((STATE, spaces.Discrete(3))), (ZERO, 1), {"observation.state": "tuple"}),
+        (spaces.Sequence(STATE), (ZERO, ZERO), {"observation.state": "tuple"}),
+        (
+            spaces.Graph(STATE, None),
+            spaces.GraphInstance(ZERO[None], None, None),
+            {"observation.state": "GraphInstance"},
+        ),
+        (spaces.OneOf((STATE, IMAGE)), (np.int64(0), ZERO), {"observation.state": "tuple"}),
+        (spaces.Dict(pixels=IMAGE), {"pixels": PICTURE}, {"observation.images.image": "uint8"}),
+        (
+            spaces.Dict(pixels=spaces.Dict(top=IMAGE, wrist=IMAGE)),
+            {"pixels": {"top": PICTURE, "wrist": PICTURE}},
+            {"observation.images.top": "uint8", "observation.images.wrist": "uint8"},
+        ),
+        (
+            spaces.Dict(pixels=spaces.Dict(top=IMAGE, depth=STATE)),
+            {"pixels": {"top": PICTURE, "depth": ZERO}},
+            {"observation.pixels": "dict"},
+        ),
+        (spaces.Dict(pixels=STATE), {"pixels": ZERO}, {"observation.pixels": "float64"}),
+        (
+            spaces.Dict(agent_pos=STATE, environment_state=STATE),
+            {"agent_pos": ZERO, "environment_state": ZERO},
+            {"observation.state": "float32", "observation.environment_state": "float32"},
+        ),
+        (spaces.Dict(agent_pos=spaces.Discrete(3)), {"agent_pos": 1}, {"observation.state": "int"}),
+        (
+            spaces.Dict(wrist=IMAGE, state=STATE, n=spaces.MultiBinary(2)),
+            {"wrist": PICTURE, "state": ZERO, "n": np.zeros(2, np.int8)},
+            {"observation.images.wrist": "uint8", "observation.state": "float64", "observation.n": "int8"},
+        ),
+        (
+            spaces.Dict(arm=spaces.Dict({"b.c/d": IMAGE})),
+            {"arm": {"b.c/d": PICTURE}},
+            {"observation.arm": "dict"},
+        ),
+        (spaces.Dict(task=spaces.Discrete(3)), {"task": 1}, {"observation.task": "int"}),
+        (
+            spaces.Dict(task=spaces.Text(9), language=spaces.Text(9)),
+            {"task": "push", "language": "en"},
+            {"observation.language": "str"},
+        ),
+        (spaces.Dict(), {}, {}),
+    ],
+)
 def test_observations_get_lerobots_keys(
     build: Build, space: gym.Space[Any], seen: Any, expected: Mapping[str, str]
 ) -> None:
@@ -496,8 +568,14 @@ def test_observations_get_lerobots_keys(
 
 
 def test_a_described_field_is_what_arrives(build: Build) -> None:
-    space = spaces.Dict({"agent_pos": STATE, "pixels": IMAGE, "deep": spaces.Dict({"n": spaces.Discrete(3)}),
-                         "task": spaces.Text(20, charset="push it")})
+    space = spaces.Dict(
+        {
+            "agent_pos": STATE,
+            "pixels": IMAGE,
+            "deep": spaces.Dict({"n": spaces.Discrete(3)}),
+            "task": spaces.Text(20, charset="push it"),
+        }
+    )
     seen = {"agent_pos": ZERO, "pixels": PICTURE, "deep": {"n": 1}, "task": "push it"}
     simulator = build(space=space, seen=seen)
     observation = reset(simulator)
@@ -538,10 +616,15 @@ def test_observations_do_not_alias_what_later_steps_change(build: Build) -> None
                 np.add(array, 1, out=array)
             return self.seen, *self.outcome
 
-    space = spaces.Dict(a=STATE, deep=spaces.Dict(b=STATE), list=spaces.Tuple((STATE,)),
-                        graph=spaces.Graph(STATE, None))
-    seen = {"a": np.zeros(2), "deep": {"b": np.zeros(2)}, "list": (np.zeros(2),),
-            "graph": spaces.GraphInstance(np.zeros((1, 2)), None, None)}
+    space = spaces.Dict(
+        a=STATE, deep=spaces.Dict(b=STATE), list=spaces.Tuple((STATE,)), graph=spaces.Graph(STATE, None)
+    )
+    seen = {
+        "a": np.zeros(2),
+        "deep": {"b": np.zeros(2)},
+        "list": (np.zeros(2),),
+        "graph": spaces.GraphInstance(np.zeros((1, 2)), None, None),
+    }
     simulator = build(Reusing, space=space, seen=seen)
     kept = [reset(simulator)]
     kept += [simulator.step(0, True).observation or {} for _ in range(2)]
@@ -587,17 +670,20 @@ class Told(Toy):
             setattr(self, name, value)
 
 
-@pytest.mark.parametrize(("attributes", "instruction"), [
-    ({"text": "from obs", "info": {"task": "from info"}, "task": "from env"}, "from obs"),
-    ({"text": "", "info": {"task": "from info"}, "task": "from env"}, "from info"),
-    ({"info": {"task": "from info"}, "task_description": "from env"}, "from info"),
-    ({"info": {"task": 3}, "task_description": "pick up", "task": "pick_up"}, "pick up"),
-    ({"task_description": None, "task": 5, "instruction": "last"}, "last"),
-    ({"task": "pick_up", "instruction": "last"}, "pick_up"),
-    ({"info": {"task": np.str_("numpy text")}}, "numpy text"),
-    ({"task": len}, ""),
-    ({}, ""),
-])
+@pytest.mark.parametrize(
+    ("attributes", "instruction"),
+    [
+        ({"text": "from obs", "info": {"task": "from info"}, "task": "from env"}, "from obs"),
+        ({"text": "", "info": {"task": "from info"}, "task": "from env"}, "from info"),
+        ({"info": {"task": "from info"}, "task_description": "from env"}, "from info"),
+        ({"info": {"task": 3}, "task_description": "pick up", "task": "pick_up"}, "pick up"),
+        ({"task_description": None, "task": 5, "instruction": "last"}, "last"),
+        ({"task": "pick_up", "instruction": "last"}, "pick_up"),
+        ({"info": {"task": np.str_("numpy text")}}, "numpy text"),
+        ({"task": len}, ""),
+        ({}, ""),
+    ],
+)
 def test_the_instruction_is_found_wherever_it_is(
     build: Build, attributes: Mapping[str, Any], instruction: str
 ) -> None:
@@ -629,18 +715,32 @@ def test_the_instruction_may_differ_from_episode_to_episode_and_step_to_step(bui
 # Steps
 
 
-@pytest.mark.parametrize(("info", "success"), [
-    ({}, None), ({"is_success": None}, None), ({"other": 1}, None),
-    ({"is_success": True}, True), ({"is_success": False}, False),
-    ({"success": 1.0}, True), ({"success": 0.0}, False), ({"success": [[1]]}, True),
-    ({"is_success": np.bool_(True)}, True), ({"is_success": np.float32(1)}, True), ({"is_success": 1}, True),
-    ({"is_success": np.array([True])}, True), ({"is_success": np.array(0.0)}, False),
-    ({"is_success": False, "success": True}, False), ({"is_success": None, "success": True}, True),
-    ({"is_success": math.nan}, None), ({"is_success": np.float64("nan")}, None),
-    ({"is_success": False, "final_info": {"is_success": True}}, True),
-    ({"is_success": True, "final_info": {}}, True), ({"success": True, "final_info": None}, True),
-    ({"final_info": {"success": np.array([0])}}, False),
-])
+@pytest.mark.parametrize(
+    ("info", "success"),
+    [
+        ({}, None),
+        ({"is_success": None}, None),
+        ({"other": 1}, None),
+        ({"is_success": True}, True),
+        ({"is_success": False}, False),
+        ({"success": 1.0}, True),
+        ({"success": 0.0}, False),
+        ({"success": [[1]]}, True),
+        ({"is_success": np.bool_(True)}, True),
+        ({"is_success": np.float32(1)}, True),
+        ({"is_success": 1}, True),
+        ({"is_success": np.array([True])}, True),
+        ({"is_success": np.array(0.0)}, False),
+        ({"is_success": False, "success": True}, False),
+        ({"is_success": None, "success": True}, True),
+        ({"is_success": math.nan}, None),
+        ({"is_success": np.float64("nan")}, None),
+        ({"is_success": False, "final_info": {"is_success": True}}, True),
+        ({"is_success": True, "final_info": {}}, True),
+        ({"success": True, "final_info": None}, True),
+        ({"final_info": {"success": np.array([0])}}, False),
+    ],
+)
 def test_success_is_read_from_the_info_in_all_its_forms(
     build: Build, info: dict[str, Any], success: Any
 ) -> None:
@@ -656,11 +756,23 @@ def test_endings_are_read_in_all_their_forms(build: Build, value: Any) -> None:
     assert {type(flag) for flag in (ended.terminated, ended.truncated, cut.terminated)} == {bool}
 
 
-@pytest.mark.parametrize(("reward", "expected"), [
-    (0.5, 0.5), (np.float32(0.5), 0.5), (np.float64(0.5), 0.5), (np.array(0.5), 0.5), ([0.5], 0.5),
-    (np.array([[0.5]]), 0.5), (1, 1.0), (True, 1.0), (np.bool_(True), 1.0), (np.int8(-1), -1.0),
-    (math.inf, math.inf), (np.float32("-inf"), -math.inf),
-])
+@pytest.mark.parametrize(
+    ("reward", "expected"),
+    [
+        (0.5, 0.5),
+        (np.float32(0.5), 0.5),
+        (np.float64(0.5), 0.5),
+        (np.array(0.5), 0.5),
+        ([0.5], 0.5),
+        (np.array([[0.5]]), 0.5),
+        (1, 1.0),
+        (True, 1.0),
+        (np.bool_(True), 1.0),
+        (np.int8(-1), -1.0),
+        (math.inf, math.inf),
+        (np.float32("-inf"), -math.inf),
+    ],
+)
 def test_rewards_are_floats_whatever_holds_them(build: Build, reward: Any, expected: float) -> None:
     got = one_step(build(reward=reward)).reward
     assert type(got) is float
@@ -671,15 +783,18 @@ def test_a_reward_that_is_not_a_number_passes_through(build: Build) -> None:
     assert math.isnan(one_step(build(reward=np.float32("nan"))).reward)
 
 
-@pytest.mark.parametrize(("outcome", "message"), [
-    ({"reward": np.zeros(2)}, r"the environment's reward has shape \(2,\)"),
-    ({"reward": np.zeros(0)}, r"the environment's reward has shape \(0,\)"),
-    ({"reward": None}, "the environment's reward is no number but None"),
-    ({"reward": "1.0"}, "the environment's reward is no number but '1.0'"),
-    ({"terminated": np.zeros(3, bool)}, r"the environment's terminated has shape \(3,\)"),
-    ({"info": {"is_success": np.zeros((2, 1))}}, r"the environment's is_success has shape \(2, 1\)"),
-    ({"info": {"success": "yes"}}, "the environment's success is no number but 'yes'"),
-])
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        ({"reward": np.zeros(2)}, r"the environment's reward has shape \(2,\)"),
+        ({"reward": np.zeros(0)}, r"the environment's reward has shape \(0,\)"),
+        ({"reward": None}, "the environment's reward is no number but None"),
+        ({"reward": "1.0"}, "the environment's reward is no number but '1.0'"),
+        ({"terminated": np.zeros(3, bool)}, r"the environment's terminated has shape \(3,\)"),
+        ({"info": {"is_success": np.zeros((2, 1))}}, r"the environment's is_success has shape \(2, 1\)"),
+        ({"info": {"success": "yes"}}, "the environment's success is no number but 'yes'"),
+    ],
+)
 def test_what_is_not_one_value_is_an_error_that_names_it(
     build: Build, outcome: Mapping[str, Any], message: str
 ) -> None:
@@ -690,34 +805,42 @@ def test_what_is_not_one_value_is_an_error_that_names_it(
 # Rendering
 
 
-@pytest.mark.parametrize(("rendered", "pixel"), [
-    (np.full((3, 5, 3), 7, np.uint8), 7),
-    ([np.zeros((3, 5, 3), np.uint8), np.full((3, 5, 3), 7, np.uint8)], 7),
-    (np.full((3, 5), 7, np.uint8), 7),
-    (np.full((3, 5, 1), 7, np.uint8), 7),
-    (np.full((3, 5, 4), 7, np.uint8), 7),
-    (np.full((3, 5, 3), 0.5, np.float32), 128),
-    (np.full((3, 5, 3), 1.0), 255),
-    (np.full((3, 5, 3), 200.4), 200),
-    (np.full((3, 5, 3), -3.0), 0),
-    (np.full((3, 5, 3), np.nan), 0),
-    (np.ones((3, 5), bool), 255),
-    (np.full((3, 5, 3), 300, np.int64), 255),
-    (np.full((3, 5, 3), 7, np.uint8)[::-1, ::-1], 7),
-])
+@pytest.mark.parametrize(
+    ("rendered", "pixel"),
+    [
+        (np.full((3, 5, 3), 7, np.uint8), 7),
+        ([np.zeros((3, 5, 3), np.uint8), np.full((3, 5, 3), 7, np.uint8)], 7),
+        (np.full((3, 5), 7, np.uint8), 7),
+        (np.full((3, 5, 1), 7, np.uint8), 7),
+        (np.full((3, 5, 4), 7, np.uint8), 7),
+        (np.full((3, 5, 3), 0.5, np.float32), 128),
+        (np.full((3, 5, 3), 1.0), 255),
+        (np.full((3, 5, 3), 200.4), 200),
+        (np.full((3, 5, 3), -3.0), 0),
+        (np.full((3, 5, 3), np.nan), 0),
+        (np.ones((3, 5), bool), 255),
+        (np.full((3, 5, 3), 300, np.int64), 255),
+        (np.full((3, 5, 3), 7, np.uint8)[::-1, ::-1], 7),
+    ],
+)
 def test_whatever_is_rendered_becomes_a_uint8_rgb_frame(rendered: Any, pixel: int) -> None:
     frame = to_frame(rendered)
     assert (frame.dtype, frame.shape) == (np.uint8, (3, 5, 3))
     assert (frame == pixel).all()
 
 
-@pytest.mark.parametrize(("rendered", "message"), [
-    (None, "no frame to film"), ([], "no frame to film"), ("+--+", r"no picture"),
-    (np.zeros((3, 5, 2), np.uint8), r"uint8 \(3, 5, 2\)"),
-    (np.zeros((3, 240, 320)), r"float64 \(3, 240, 320\)"),
-    (np.zeros((0, 5, 3), np.uint8), r"uint8 \(0, 5, 3\)"),
-    (np.zeros((2, 3, 5, 3), np.uint8), r"uint8 \(2, 3, 5, 3\)"),
-])
+@pytest.mark.parametrize(
+    ("rendered", "message"),
+    [
+        (None, "no frame to film"),
+        ([], "no frame to film"),
+        ("+--+", r"no picture"),
+        (np.zeros((3, 5, 2), np.uint8), r"uint8 \(3, 5, 2\)"),
+        (np.zeros((3, 240, 320)), r"float64 \(3, 240, 320\)"),
+        (np.zeros((0, 5, 3), np.uint8), r"uint8 \(0, 5, 3\)"),
+        (np.zeros((2, 3, 5, 3), np.uint8), r"uint8 \(2, 3, 5, 3\)"),
+    ],
+)
 def test_what_is_no_picture_is_an_error_that_says_what_it_is(rendered: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         to_frame(rendered)
@@ -770,8 +893,9 @@ def test_closing_closes_the_environment_once(build: Build) -> None:
 # Gymnasium's own
 
 
-@pytest.mark.parametrize("name", [
-    "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1", "Blackjack-v1", "Taxi"])
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1", "Blackjack-v1", "Taxi"]
+)
 def test_gymnasiums_own_environments_repeat_their_episodes_exactly(name: str) -> None:
     suite = GymnasiumSimulator.describe(name, {})
 

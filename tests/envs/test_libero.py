@@ -46,10 +46,16 @@ def test_an_unknown_suite_is_a_usage_error_that_names_the_nearest() -> None:
         LiberoSimulator.expand("spacial")
 
 
-@pytest.mark.parametrize(("option", "value", "valid"), [
-    ("control_mode", "relativ", "relative, absolute"), ("init_states", "yes", "true, false"),
-    ("settle_steps", "-1", "0 to 1000"), ("height", "big", "16 to 4096"), ("width", "8", "16 to 4096"),
-])
+@pytest.mark.parametrize(
+    ("option", "value", "valid"),
+    [
+        ("control_mode", "relativ", "relative, absolute"),
+        ("init_states", "yes", "true, false"),
+        ("settle_steps", "-1", "0 to 1000"),
+        ("height", "big", "16 to 4096"),
+        ("width", "8", "16 to 4096"),
+    ],
+)
 def test_a_bad_option_is_a_usage_error_that_says_what_is_valid(option: str, value: str, valid: str) -> None:
     with pytest.raises(UsageError, match=f"{option}={value}.*{valid}"):
         LiberoSimulator.describe("spatial", {option: value})
@@ -59,7 +65,8 @@ def test_the_spaces_follow_the_options() -> None:
     info = unbuilt().info
     assert info.fps == 20
     assert {key: rebuild(space).shape for key, space in info.observation_space.items()} == {
-        "observation.images.image": (360, 360, 3), "observation.images.image2": (360, 360, 3),
+        "observation.images.image": (360, 360, 3),
+        "observation.images.image2": (360, 360, 3),
         "observation.state": (8,),
     }
     beyond = np.array([0, 0, 1.2, math.pi, 0, 0, -1], np.float32)
@@ -137,7 +144,11 @@ def test_suites_list_instructions_and_initial_states_and_ask_nothing(
     assert not (home / ".libero").exists()
     assert told["versions"] == ["libero", "mujoco", "robosuite"]
     assert {name: len(tasks) for name, tasks in told["suites"].items()} == {
-        "spatial": 10, "object": 10, "goal": 10, "10": 10, "90": 90,
+        "spatial": 10,
+        "object": 10,
+        "goal": 10,
+        "10": 10,
+        "90": 90,
     }
     for name, tasks in told["suites"].items():
         assert [task_id for task_id, *_ in tasks] == list(range(len(tasks)))

@@ -22,9 +22,7 @@ STATES = ObservationRequest(keys=(STATE, ENVIRONMENT_STATE))
 
 
 def spec(task: str, seed: int, horizon: int = 500) -> EpisodeSpec:
-    return EpisodeSpec(
-        suite=f"metaworld:{task}", task=task, task_id=0, episode=0, seed=seed, horizon=horizon
-    )
+    return EpisodeSpec(suite=f"metaworld:{task}", task=task, task_id=0, episode=0, seed=seed, horizon=horizon)
 
 
 def built(task: str, **options: str) -> MetaWorldSimulator:
@@ -89,11 +87,25 @@ def test_every_task_of_meta_world_has_an_instruction_and_a_difficulty() -> None:
 
 
 @pytest.mark.metaworld
-@pytest.mark.parametrize(("name", "n_tasks"), [
-    ("mt10", 10), ("mt25", 25), ("mt50", 50), ("ml10", 10), ("ml10-test", 5), ("ml25", 25),
-    ("ml25-test", 5), ("ml45", 45), ("ml45-test", 5), ("easy", 28), ("medium", 11), ("hard", 6),
-    ("very_hard", 5), ("reach-v3", 1),
-])
+@pytest.mark.parametrize(
+    ("name", "n_tasks"),
+    [
+        ("mt10", 10),
+        ("mt25", 25),
+        ("mt50", 50),
+        ("ml10", 10),
+        ("ml10-test", 5),
+        ("ml25", 25),
+        ("ml25-test", 5),
+        ("ml45", 45),
+        ("ml45-test", 5),
+        ("easy", 28),
+        ("medium", 11),
+        ("hard", 6),
+        ("very_hard", 5),
+        ("reach-v3", 1),
+    ],
+)
 def test_a_suite_lists_its_tasks_with_instructions_and_versions(name: str, n_tasks: int) -> None:
     suite = MetaWorldSimulator.describe(name, {})
     assert suite.suite == f"metaworld:{name}"
@@ -125,9 +137,14 @@ def test_an_unknown_name_is_a_usage_error_that_names_the_nearest() -> None:
         MetaWorldSimulator.expand("drawer-opn-v3")
 
 
-@pytest.mark.parametrize(("option", "value", "valid"), [
-    ("camera", "corner9", "corner2, corner"), ("height", "tall", "16 to 4096"), ("width", "0", "16 to 4096"),
-])
+@pytest.mark.parametrize(
+    ("option", "value", "valid"),
+    [
+        ("camera", "corner9", "corner2, corner"),
+        ("height", "tall", "16 to 4096"),
+        ("width", "0", "16 to 4096"),
+    ],
+)
 def test_a_bad_option_is_a_usage_error_that_says_what_is_valid(option: str, value: str, valid: str) -> None:
     with pytest.raises(UsageError, match=f"{option}={value}.*{valid}"):
         MetaWorldSimulator.describe("reach-v3", {option: value})

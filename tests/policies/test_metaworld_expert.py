@@ -21,9 +21,7 @@ KEY = "observation.environment_state"
 
 
 def spec(task: str, seed: int = 1000) -> EpisodeSpec:
-    return EpisodeSpec(
-        suite=f"metaworld:{task}", task=task, task_id=0, episode=0, seed=seed, horizon=500
-    )
+    return EpisodeSpec(suite=f"metaworld:{task}", task=task, task_id=0, episode=0, seed=seed, horizon=500)
 
 
 def request(expert: MetaWorldExpert, info: TaskInfo, observation: Observation) -> Request:

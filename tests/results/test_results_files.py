@@ -17,8 +17,10 @@ def test_a_full_device_is_one_clear_line(tmp_path: Path) -> None:
     file = AppendFile(tmp_path / "episodes.jsonl", os.open("/dev/full", os.O_WRONLY | os.O_APPEND))
     with pytest.raises(ResultsError) as caught:
         file.append(b"record\n")
-    assert str(caught.value) == (f"cannot write {tmp_path / 'episodes.jsonl'}: No space left on device; "
-                                 "what was recorded is kept: make room, then go on with --resume")
+    assert str(caught.value) == (
+        f"cannot write {tmp_path / 'episodes.jsonl'}: No space left on device; "
+        "what was recorded is kept: make room, then go on with --resume"
+    )
     file.close()
 
 

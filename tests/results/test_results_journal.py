@@ -40,9 +40,12 @@ def write_whole_run(out: Path) -> bytes:
 
 
 def test_what_is_appended_reads_back_equal(tmp_path: Path) -> None:
-    results = [at(KEYS[0], video="videos/a.mp4", init_state=3, built=True),
-               at(KEYS[1], Outcome.FAILURE, sum_reward=None, max_reward=None, nonfinite_reward=True),
-               at(KEYS[2], Outcome.UNKNOWN, sum_reward=-0.1, seed=2**63 + 5), at(KEYS[3], Outcome.ERROR)]
+    results = [
+        at(KEYS[0], video="videos/a.mp4", init_state=3, built=True),
+        at(KEYS[1], Outcome.FAILURE, sum_reward=None, max_reward=None, nonfinite_reward=True),
+        at(KEYS[2], Outcome.UNKNOWN, sum_reward=-0.1, seed=2**63 + 5),
+        at(KEYS[3], Outcome.ERROR),
+    ]
     with Journal.create(tmp_path / "a" / "b", header()) as journal:
         for item in results:
             journal.append(item, None)
@@ -75,8 +78,12 @@ def test_every_line_is_one_strict_json_object(tmp_path: Path) -> None:
 
 def test_a_number_that_is_not_finite_cannot_become_an_unflagged_null(tmp_path: Path) -> None:
     with Journal.create(tmp_path, header()) as journal:
-        for bad in (result(sum_reward=math.nan), result(max_reward=math.inf), result(sum_reward=None),
-                    result(time_s=Spent(sim=math.nan))):
+        for bad in (
+            result(sum_reward=math.nan),
+            result(max_reward=math.inf),
+            result(sum_reward=None),
+            result(time_s=Spent(sim=math.nan)),
+        ):
             with pytest.raises(AssertionError):
                 journal.append(bad, None)
     assert read_journal(tmp_path)[1] == []
@@ -129,8 +136,13 @@ def test_a_sealed_journal_can_still_be_appended_to(tmp_path: Path) -> None:
 
 _texts = st.text(st.characters(codec="utf-8"), max_size=20)
 _records = st.builds(
-    result, st.integers(0, 50), st.sampled_from(Outcome), task=_texts, steps=st.integers(0, 10**6),
-    digest=st.none() | _texts, sum_reward=st.floats(allow_nan=False, allow_infinity=False),
+    result,
+    st.integers(0, 50),
+    st.sampled_from(Outcome),
+    task=_texts,
+    steps=st.integers(0, 10**6),
+    digest=st.none() | _texts,
+    sum_reward=st.floats(allow_nan=False, allow_infinity=False),
 )
 
 

@@ -13,14 +13,17 @@ from rollout.results.stats import mean, wilson
 
 
 # The first four are Newcombe's (1998, table I, method 3), the others follow from the formula in closed form.
-@pytest.mark.parametrize(("n_success", "n", "low", "high"), [
-    (81, 263, 0.2553, 0.3662),
-    (15, 148, 0.0624, 0.1605),
-    (0, 20, 0.0, 0.1611),
-    (1, 29, 0.0061, 0.1718),
-    (5, 10, 0.2366, 0.7634),
-    (10, 10, 0.7225, 1.0),
-])
+@pytest.mark.parametrize(
+    ("n_success", "n", "low", "high"),
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (5, 10, 0.2366, 0.7634),
+        (10, 10, 0.7225, 1.0),
+    ],
+)
 def test_wilson_gives_the_published_intervals(n_success: int, n: int, low: float, high: float) -> None:
     assert wilson(n_success, n) == pytest.approx((low, high), abs=5e-5)
 

@@ -18,8 +18,17 @@ from rollout.results.stats import wilson
 from rollout.results.summary import SUMMARY, Summary, Timing, summarize, write_summary
 from rollout.types import EpisodeResult, Outcome
 
-TIMING = Timing(wall_s=12.5, episodes_per_s=0.5, steps_per_s=math.nan, decisions=40, steps=400,
-                mean_batch=3.5, policy_busy=0.25, worker_utilisation=0.75, bound_by="simulators")
+TIMING = Timing(
+    wall_s=12.5,
+    episodes_per_s=0.5,
+    steps_per_s=math.nan,
+    decisions=40,
+    steps=400,
+    mean_batch=3.5,
+    policy_busy=0.25,
+    worker_utilisation=0.75,
+    bound_by="simulators",
+)
 
 
 def test_an_error_enters_no_rate_and_no_mean() -> None:
@@ -74,8 +83,13 @@ def test_suites_and_tasks_add_up_to_the_whole() -> None:
 
 
 def test_tasks_that_share_a_name_are_told_apart_by_suite_and_then_by_index() -> None:
-    results = [at(("a", 0, 0)), at(("b", 0, 0)), result(0, suite="b", task_id=1, task="alone"),
-               result(0, suite="c", task_id=0, task="twice"), result(0, suite="c", task_id=1, task="twice")]
+    results = [
+        at(("a", 0, 0)),
+        at(("b", 0, 0)),
+        result(0, suite="b", task_id=1, task="alone"),
+        result(0, suite="c", task_id=0, task="twice"),
+        result(0, suite="c", task_id=1, task="twice"),
+    ]
     assert list(summarize(results, 5).tasks) == ["a/task-0", "b/task-0", "alone", "c/twice/0", "c/twice/1"]
 
 
@@ -85,13 +99,17 @@ def test_a_run_is_complete_once_every_planned_episode_is_on_record() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(Outcome), st.floats(-1e6, 1e6)), max_size=30),
-       st.integers())
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(Outcome), st.floats(-1e6, 1e6)), max_size=30),
+    st.integers(),
+)
 def test_the_summary_does_not_depend_on_the_order_of_the_records(
     drawn: list[tuple[int, Outcome, float]], seed: int
 ) -> None:
-    results = [at(("s", task_id, episode), outcome, sum_reward=value)
-               for episode, (task_id, outcome, value) in enumerate(drawn)]
+    results = [
+        at(("s", task_id, episode), outcome, sum_reward=value)
+        for episode, (task_id, outcome, value) in enumerate(drawn)
+    ]
     shuffled = list(results)
     random.Random(seed).shuffle(shuffled)
     encoded = [msgspec.json.encode(summarize(order, 30)) for order in (results, shuffled)]
@@ -106,8 +124,15 @@ def test_the_file_is_strict_json_with_the_names_of_the_contract(tmp_path: Path) 
     data = json.loads(text, parse_constant=pytest.fail)
     assert set(data) == {"overall", "suites", "tasks", "planned", "complete", "timing"}
     assert data["overall"] == {
-        "n_episodes": 2, "n_success": 1, "n_failure": 1, "n_error": 0, "n_unknown": 0, "success_rate": 0.5,
-        "ci95": list(wilson(1, 2) or ()), "mean_return": 0.75, "mean_steps": 10.5,
+        "n_episodes": 2,
+        "n_success": 1,
+        "n_failure": 1,
+        "n_error": 0,
+        "n_unknown": 0,
+        "success_rate": 0.5,
+        "ci95": list(wilson(1, 2) or ()),
+        "mean_return": 0.75,
+        "mean_steps": 10.5,
     }
     assert data["tasks"]["reach-v3"]["instruction"] == "reach \\ud800"
     assert data["timing"]["steps_per_s"] is None

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from rollout.errors import ProtocolError
 from rollout.sim.protocol import MAX_FRAME, Describe, Failed, Reply, RunDone, Started, reply_decoder
-from rollout.sim.transport import BlockingConnection, Ends, FrameEncoder, FrameParser, LoopConnection, open_pipes
+from rollout.sim.transport import (
+    BlockingConnection,
+    Ends,
+    FrameEncoder,
+    FrameParser,
+    LoopConnection,
+    open_pipes,
+)
 from rollout.values import Array, pack_array, unpack_array
 
 ENCODER = FrameEncoder()

@@ -72,9 +72,15 @@ def test_colours_and_places_survive(tmp_path: Path) -> None:
     assert seen[48, 72] == pytest.approx([0, 0, 0], abs=25)
 
 
-@pytest.mark.parametrize(("height", "width", "size"), [
-    (63, 65, (64, 66)), (1, 1, (2, 2)), (64, 33, (64, 34)), (33, 64, (34, 64)),
-])
+@pytest.mark.parametrize(
+    ("height", "width", "size"),
+    [
+        (63, 65, (64, 66)),
+        (1, 1, (2, 2)),
+        (64, 33, (64, 34)),
+        (33, 64, (34, 64)),
+    ],
+)
 def test_odd_sizes_are_padded_with_the_last_row_and_column(
     tmp_path: Path, height: int, width: int, size: tuple[int, int]
 ) -> None:
@@ -151,10 +157,15 @@ def test_a_relative_path_with_a_colon_is_a_file(tmp_path: Path, monkeypatch: pyt
     assert len(Film(tmp_path / "run:1" / "a.mp4").frames) == 1
 
 
-@pytest.mark.parametrize("bad", [
-    np.zeros((4, 4, 3), np.float32), np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8),
-    np.zeros((0, 4, 3), np.uint8),
-])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.zeros((4, 4, 3), np.float32),
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((0, 4, 3), np.uint8),
+    ],
+)
 def test_what_is_no_frame_is_refused_with_its_dtype_and_shape(tmp_path: Path, bad: np.ndarray) -> None:
     writer = VideoWriter(tmp_path / "a.mp4", 10)
     with pytest.raises(ValueError, match=rf"{bad.dtype} \({bad.shape[0]}, 4"):
@@ -241,11 +252,14 @@ def test_a_hostile_name_is_one_folder() -> None:
     assert ".." not in path.parts
 
 
-@pytest.mark.parametrize(("first", "second"), [
-    (spec(suite="gym:m:a/b"), spec(suite="gym:m:a_b")),
-    (spec(suite="gym:" + "x" * 200 + "1"), spec(suite="gym:" + "x" * 200 + "2")),
-    (spec(task="a/b", task_id=1), spec(task="a b", task_id=2)),
-    (spec(episode=1), spec(episode=11)),
-])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (spec(suite="gym:m:a/b"), spec(suite="gym:m:a_b")),
+        (spec(suite="gym:" + "x" * 200 + "1"), spec(suite="gym:" + "x" * 200 + "2")),
+        (spec(task="a/b", task_id=1), spec(task="a b", task_id=2)),
+        (spec(episode=1), spec(episode=11)),
+    ],
+)
 def test_distinct_episodes_have_distinct_videos(first: EpisodeSpec, second: EpisodeSpec) -> None:
     assert video_path("out", first) != video_path("out", second)

@@ -41,7 +41,9 @@ class TaskCounters(Struct):
 class Counters(Struct):
     """Everything that a display may show. The engine only ever adds to these numbers; displays poll them."""
 
-    tasks: dict[tuple[str, int], TaskCounters] = field(default_factory=dict)  # by (suite, task_id), in plan order
+    tasks: dict[tuple[str, int], TaskCounters] = field(
+        default_factory=dict
+    )  # by (suite, task_id), in plan order
     workers: list[WorkerState] = field(default_factory=list)
     planned: int = 0
     done: int = 0  # recorded by a resumed run's predecessor included

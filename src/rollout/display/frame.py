@@ -20,11 +20,17 @@ from rollout.display.text import count, cut, cut_left, duration, one_line, perce
 __all__ = ["View", "compose"]
 
 WORKER_STYLES: Final = {  # in the order shown: what is cut off on a narrow terminal comes last
-    WorkerState.STEPPING: "green", WorkerState.WAITING: "yellow", WorkerState.RESETTING: "cyan",
-    WorkerState.BUILDING: "magenta", WorkerState.STARTING: "blue", WorkerState.IDLE: "dim",
+    WorkerState.STEPPING: "green",
+    WorkerState.WAITING: "yellow",
+    WorkerState.RESETTING: "cyan",
+    WorkerState.BUILDING: "magenta",
+    WorkerState.STARTING: "blue",
+    WorkerState.IDLE: "dim",
 }
 WORKER_LETTERS: Final = {state: state.value[0] for state in WorkerState} | {
-    WorkerState.STARTING: "+", WorkerState.IDLE: "·"}  # "s" is stepping
+    WorkerState.STARTING: "+",
+    WorkerState.IDLE: "·",
+}  # "s" is stepping
 ROOMY: Final = 100  # columns from which the line of rates is spelt out
 
 
@@ -67,8 +73,10 @@ def _progress(view: View, width: int) -> Line:
     counters = view.counters
     # Room for the longest text that can follow, so that the bar keeps its length while numbers grow.
     bar_width = min(60, max(5, width - 2 * len(str(counters.planned)) - 48))
-    line: Line = [*bar(counters.done, counters.planned, bar_width),
-                  (f"{GAP}{counters.done}/{counters.planned} episodes", "bold")]
+    line: Line = [
+        *bar(counters.done, counters.planned, bar_width),
+        (f"{GAP}{counters.done}/{counters.planned} episodes", "bold"),
+    ]
     if counters.done:
         line.append((f"{GAP}{percent(counters.done / counters.planned)}", ""))
     line.append((f"{GAP}{duration(view.elapsed_s)}", ""))
@@ -81,8 +89,9 @@ def _progress(view: View, width: int) -> Line:
 def _workers(counters: Counters, width: int) -> Line:
     states = counters.workers
     by_state = {state: states.count(state) for state in WORKER_STYLES}
-    legend: Line = [(f"{GAP}{number} {state}", WORKER_STYLES[state])
-                    for state, number in by_state.items() if number]
+    legend: Line = [
+        (f"{GAP}{number} {state}", WORKER_STYLES[state]) for state, number in by_state.items() if number
+    ]
     if counters.retries:
         retries = "1 retry" if counters.retries == 1 else f"{counters.retries} retries"
         legend.append((GAP + retries, "yellow"))

@@ -109,15 +109,28 @@ class JsonDisplay:
         self._window.observe(counters, self._started_s)
         if self._stream is sys.stdout:
             self._redirected.enter_context(contextlib.redirect_stdout(sys.stderr))
-        self._send(Start(
-            time_s=0.0, targets=plan.targets, policy=plan.policy, workers=plan.workers, out=plan.out,
-            planned=counters.planned, resumed=counters.resumed,
-            tasks=tuple(_task(task_id, task) for (_, task_id), task in counters.tasks.items()),
-        ))
+        self._send(
+            Start(
+                time_s=0.0,
+                targets=plan.targets,
+                policy=plan.policy,
+                workers=plan.workers,
+                out=plan.out,
+                planned=counters.planned,
+                resumed=counters.resumed,
+                tasks=tuple(_task(task_id, task) for (_, task_id), task in counters.tasks.items()),
+            )
+        )
 
     def refresh(self) -> None:
-        self._send(_progress(Progress, self._counters, self._window.observe(self._counters, time.monotonic()),
-                             self._elapsed_s()))
+        self._send(
+            _progress(
+                Progress,
+                self._counters,
+                self._window.observe(self._counters, time.monotonic()),
+                self._elapsed_s(),
+            )
+        )
 
     def episode(self, result: EpisodeResult) -> None:
         self._send(Episode(time_s=self._elapsed_s(), record=result))
@@ -139,8 +152,9 @@ class JsonDisplay:
 
 
 def _task(task_id: int, task: TaskCounters) -> _Task:
-    return _Task(suite=task.suite, task=task.task, task_id=task_id, instruction=task.instruction,
-                 planned=task.planned)
+    return _Task(
+        suite=task.suite, task=task.task, task_id=task_id, instruction=task.instruction, planned=task.planned
+    )
 
 
 def _progress(kind: type[Progress], counters: Counters, rates: Rates | None, elapsed_s: float) -> Progress:

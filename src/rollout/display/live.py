@@ -38,8 +38,13 @@ class LiveDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True,
-                          vertical_overflow="crop")
+        self._live = Live(
+            console=console,
+            auto_refresh=False,
+            redirect_stdout=True,
+            redirect_stderr=True,
+            vertical_overflow="crop",
+        )
         self._window = RateWindow()
         self._errors = ErrorLines()
         self._notes: deque[Text] = deque(maxlen=1000)
@@ -81,8 +86,15 @@ class LiveDisplay:
         self._note_finished()
         elapsed_s = time.monotonic() - self._started_s
         eta = eta_s(counters, self._running_s())
-        view = View(plan=self._plan, counters=counters, elapsed_s=elapsed_s, eta_s=eta, rates=rates,
-                    finished=self._finished, ended=ended)
+        view = View(
+            plan=self._plan,
+            counters=counters,
+            elapsed_s=elapsed_s,
+            eta_s=eta,
+            rates=rates,
+            finished=self._finished,
+            ended=ended,
+        )
         width, height = self._console.size
         self._live.update(_Frame(compose(view, width, height)))
         with self._console:  # one write for the notes and the frame
@@ -96,8 +108,11 @@ class LiveDisplay:
 
     def _note_finished(self) -> None:
         known = set(self._finished)
-        self._finished += [key for key, task in self._counters.tasks.items()
-                           if task.done >= task.planned and key not in known]
+        self._finished += [
+            key
+            for key, task in self._counters.tasks.items()
+            if task.done >= task.planned and key not in known
+        ]
 
     def _pace(self, cost_s: float) -> None:
         """Refresh as often as `SHARE` of a core allows, by what the last refreshes cost."""

@@ -33,8 +33,9 @@ class Rates(Struct, frozen=True, kw_only=True):
     bound: Bound | None  # None: nothing was measured
 
 
-def bound_by(*, policy_busy_s: float, sim_busy_s: float, wall_s: float, workers: int,
-             cores: int) -> Bound | None:
+def bound_by(
+    *, policy_busy_s: float, sim_busy_s: float, wall_s: float, workers: int, cores: int
+) -> Bound | None:
     """Say what bounds a run, from how loaded its two resources were over `wall_s` seconds.
 
     The rule: the policy's load is the share of the wall time that it computed, `policy_busy_s / wall_s`. The
@@ -80,8 +81,14 @@ class _Sample(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, counters: Counters, now_s: float) -> _Sample:
-        return cls(at_s=now_s, steps=counters.steps, decisions=counters.decisions, batches=counters.batches,
-                   policy_busy_s=counters.policy_busy_s, sim_busy_s=counters.sim_busy_s)
+        return cls(
+            at_s=now_s,
+            steps=counters.steps,
+            decisions=counters.decisions,
+            batches=counters.batches,
+            policy_busy_s=counters.policy_busy_s,
+            sim_busy_s=counters.sim_busy_s,
+        )
 
 
 def whole_run(counters: Counters, wall_s: float) -> Rates | None:
@@ -102,8 +109,9 @@ def _between(first: _Sample, last: _Sample, workers: int, cores: int) -> Rates |
         mean_batch=decisions / batches if batches else None,
         # A forward that began before the window is counted where it ends, so the share can pass 1.
         policy_busy=min(1.0, policy_busy_s / wall_s),
-        bound=bound_by(policy_busy_s=policy_busy_s, sim_busy_s=sim_busy_s, wall_s=wall_s, workers=workers,
-                       cores=cores),
+        bound=bound_by(
+            policy_busy_s=policy_busy_s, sim_busy_s=sim_busy_s, wall_s=wall_s, workers=workers, cores=cores
+        ),
     )
 
 

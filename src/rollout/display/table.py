@@ -78,6 +78,7 @@ def _longest(rows: Sequence[_Row]) -> int:
 
 def _make_room(columns: list[_Column], width: int, least: int) -> int:
     """Drop dispensable `columns` until `least` cells are left of `width`; return what is left."""
+
     def left() -> int:
         return width - sum(column.width + len(GAP) for column in columns)
 
@@ -88,13 +89,15 @@ def _make_room(columns: list[_Column], width: int, least: int) -> int:
 
 def _rows(summary: Summary, width: int) -> Iterator[_Row]:
     for suite, stats in summary.suites.items():
-        tasks = sorted((task for task in summary.tasks.values() if task.suite == suite),
-                       key=lambda task: task.task_id)
+        tasks = sorted(
+            (task for task in summary.tasks.values() if task.suite == suite), key=lambda task: task.task_id
+        )
         if len(summary.suites) > 1:
             yield _Row(id="", name=one_line(suite), stats=stats, style="bold")
         names = tell_apart([label(task.task, task.instruction) for task in tasks], width)
-        yield from (_Row(id=str(task.task_id), name=name, stats=task)
-                    for task, name in zip(tasks, names, strict=True))
+        yield from (
+            _Row(id=str(task.task_id), name=name, stats=task) for task, name in zip(tasks, names, strict=True)
+        )
     if len(summary.tasks) > 1:
         yield _Row(id="", name=f"all {len(summary.tasks)} tasks", stats=summary.overall, style="bold")
 

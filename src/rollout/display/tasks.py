@@ -40,8 +40,9 @@ def task_table(counters: Counters, finished: Sequence[Key], width: int, room: in
     return [[], *lines, []] if blanks else lines
 
 
-def choose(tasks: Mapping[Key, TaskCounters], finished: Sequence[Key],
-           room: int) -> tuple[list[Key], list[TaskCounters]]:
+def choose(
+    tasks: Mapping[Key, TaskCounters], finished: Sequence[Key], room: int
+) -> tuple[list[Key], list[TaskCounters]]:
     """Pick the tasks for `room` lines, and those left out.
 
     All in plan order where they fit. Otherwise one line is kept to count what is left out, and the others go
@@ -100,16 +101,28 @@ class _Columns(Struct, frozen=True, kw_only=True):
         rest = room - name - (suite and suite + 2) - 2
         said = max(cell_len(_instruction(task)) for task in tasks.values())
         instruction = min(said, rest) if rest >= min(said, LEAST_INSTRUCTION) else 0
-        return cls(names=names, ids=ids, name=name, instruction=instruction, suite=suite, bar=bar,
-                   episodes=episodes, success=success, errors=errors)
+        return cls(
+            names=names,
+            ids=ids,
+            name=name,
+            instruction=instruction,
+            suite=suite,
+            bar=bar,
+            episodes=episodes,
+            success=success,
+            errors=errors,
+        )
 
 
 def _names(tasks: Mapping[Key, TaskCounters], width: int) -> dict[Key, str]:
     by_suite: dict[str, dict[Key, str]] = {}
     for key, task in tasks.items():
         by_suite.setdefault(key[0], {})[key] = label(task.task, task.instruction)
-    return {key: name for names in by_suite.values()
-            for key, name in zip(names, tell_apart(list(names.values()), width), strict=True)}
+    return {
+        key: name
+        for names in by_suite.values()
+        for key, name in zip(names, tell_apart(list(names.values()), width), strict=True)
+    }
 
 
 def _instruction(task: TaskCounters) -> str:
@@ -154,8 +167,10 @@ def _total(total: TaskCounters, columns: _Columns) -> Line:
 
 def _success(task: TaskCounters, columns: _Columns, style: str) -> Line:
     successes = str(task.successes) if task.successes + task.failures else ""
-    line: Line = [(GAP + f"{successes}{rate(task):>7}".rjust(columns.success), style),
-                  (GAP + interval(task).rjust(8), "dim")]
+    line: Line = [
+        (GAP + f"{successes}{rate(task):>7}".rjust(columns.success), style),
+        (GAP + interval(task).rjust(8), "dim"),
+    ]
     if columns.errors:
         line.append((GAP + f"{task.errors or ''}".rjust(columns.errors), "bold red"))
     return line

@@ -14,11 +14,24 @@ __all__ = ["Terminal", "can_move_cursor", "forgiving", "ready"]
 class Terminal(Console):
     """Rich's console without its liberties: text is literal, and a closed pipe raises `BrokenPipeError`."""
 
-    def __init__(self, stream: TextIO, *, force_terminal: bool | None = None, width: int | None = None,
-                 height: int | None = None) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        force_terminal: bool | None = None,
+        width: int | None = None,
+        height: int | None = None,
+    ) -> None:
         # A policy's prints pass through this console: "[0.1, 0.2]" is no markup, and ":tada:" no emoji.
-        super().__init__(file=forgiving(stream), markup=False, emoji=False, highlight=False,
-                         force_terminal=force_terminal, width=width, height=height)
+        super().__init__(
+            file=forgiving(stream),
+            markup=False,
+            emoji=False,
+            highlight=False,
+            force_terminal=force_terminal,
+            width=width,
+            height=height,
+        )
 
     def on_broken_pipe(self) -> None:
         """Let the error through: Rich would raise `SystemExit` and so end the evaluation."""

@@ -13,8 +13,22 @@ from rollout.display.base import TaskCounters
 from rollout.results.stats import wilson
 from rollout.types import EpisodeResult
 
-__all__ = ["UNKNOWN", "ErrorLines", "count", "cut", "cut_left", "duration", "interval", "label", "one_line",
-           "pad", "percent", "plural", "rate", "tell_apart"]
+__all__ = [
+    "UNKNOWN",
+    "ErrorLines",
+    "count",
+    "cut",
+    "cut_left",
+    "duration",
+    "interval",
+    "label",
+    "one_line",
+    "pad",
+    "percent",
+    "plural",
+    "rate",
+    "tell_apart",
+]
 
 UNKNOWN: Final = "–"
 

@@ -28,12 +28,18 @@ def diagnose() -> Sequence[Finding]:
         video = pool.submit(packages.check_video, versions)
         adapters, unloadable = packages.load_families()
         return [
-            *packages.check_core(versions), *unloadable, *packages.check_simulators(versions),
-            *packages.check_known_bad(versions), *packages.check_libero_files(environ, versions),
-            *rendering.result(), *cuda.result(), *video.result(),
+            *packages.check_core(versions),
+            *unloadable,
+            *packages.check_simulators(versions),
+            *packages.check_known_bad(versions),
+            *packages.check_libero_files(environ, versions),
+            *rendering.result(),
+            *cuda.result(),
+            *video.result(),
             *machine.check_cores(cores, os.cpu_count() or cores),
             *machine.check_memory(available_memory(), packages.worker_sizes(adapters, versions)),
             *machine.check_shared_memory(Path("/dev/shm")),
             *machine.check_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE), cores),
-            *machine.check_threads(environ, cores), *machine.check_terminal(sys.stdout),
+            *machine.check_threads(environ, cores),
+            *machine.check_terminal(sys.stdout),
         ]

@@ -25,8 +25,18 @@ from rollout.graphics import (
 )
 from rollout.rendering import Backend, choose_backend, worker_environment
 
-__all__ = ["Cuda", "Frame", "check_backend", "check_cuda", "check_devices", "check_libraries",
-           "check_rendering", "judge_cuda", "torch_cuda", "try_frame"]
+__all__ = [
+    "Cuda",
+    "Frame",
+    "check_backend",
+    "check_cuda",
+    "check_devices",
+    "check_libraries",
+    "check_rendering",
+    "judge_cuda",
+    "torch_cuda",
+    "try_frame",
+]
 
 LIMIT_S = 5.0
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -78,8 +88,10 @@ def check_rendering(environ: Mapping[str, str], versions: Mapping[str, str]) -> 
     backend = choose_backend("auto", environ, graphics)
     frame = try_frame(backend, environ) if backend.obstacle is None and "mujoco" in versions else None
     return [
-        *check_libraries(graphics, backend), *check_backend(backend, environ, graphics, frame),
-        *check_unused_gpu(backend, environ, graphics), *check_devices(graphics, environ),
+        *check_libraries(graphics, backend),
+        *check_backend(backend, environ, graphics, frame),
+        *check_unused_gpu(backend, environ, graphics),
+        *check_devices(graphics, environ),
     ]
 
 
@@ -96,22 +108,41 @@ def check_libraries(graphics: Graphics, backend: Backend) -> list[Finding]:
     broken = [name for name in failing if graphics.broken(name)]
     names += [f"{graphics.complaint(name)} ({PACKAGES[name]})" for name in failing if name not in broken]
     names += dict.fromkeys(map(graphics.complaint, broken))
-    return [Finding(level="warning" if broken else "ok", subject="GL libraries", detail=", ".join(names),
-                    fix=library_fix(broken, graphics) if broken else None)]
+    return [
+        Finding(
+            level="warning" if broken else "ok",
+            subject="GL libraries",
+            detail=", ".join(names),
+            fix=library_fix(broken, graphics) if broken else None,
+        )
+    ]
 
 
-def check_backend(backend: Backend, environ: Mapping[str, str], graphics: Graphics,
-                  frame: Frame | None) -> list[Finding]:
+def check_backend(
+    backend: Backend, environ: Mapping[str, str], graphics: Graphics, frame: Frame | None
+) -> list[Finding]:
     """Whether frames can be drawn, and by whom."""
     if backend.obstacle is not None:
         chosen = any(environ.get(name) for name in ("MUJOCO_GL", "PYOPENGL_PLATFORM"))
-        return [Finding(level="error" if chosen else "warning", subject="rendering", fix=backend.obstacle.fix,
-                        detail=f"no cameras and no videos: {backend.obstacle.text}")]
+        return [
+            Finding(
+                level="error" if chosen else "warning",
+                subject="rendering",
+                fix=backend.obstacle.fix,
+                detail=f"no cameras and no videos: {backend.obstacle.text}",
+            )
+        ]
     if frame is not None and not frame.drawn:
         elsewhere = backend.name != "osmesa" and "libOSMesa" not in graphics.failures
         everything = install_command([*PACKAGES.values(), "libgl1-mesa-dri"])
-        return [Finding(level="error", subject="rendering", detail=f"{backend.name}: {frame.text}",
-                        fix="export MUJOCO_GL=osmesa" if elsewhere else everything)]
+        return [
+            Finding(
+                level="error",
+                subject="rendering",
+                detail=f"{backend.name}: {frame.text}",
+                fix="export MUJOCO_GL=osmesa" if elsewhere else everything,
+            )
+        ]
     detail = f"{backend.name}, drawn by {frame.text}" if frame is not None else backend.reason
     return [Finding(level="ok", subject="rendering", detail=detail)]
 
@@ -130,8 +161,14 @@ def try_frame(backend: Backend, environ: Mapping[str, str]) -> Frame:
     """Draw one frame with MuJoCo as a worker would."""
     env = {**environ, **worker_environment(backend, 0)}
     try:
-        done = subprocess.run([sys.executable, "-c", _FRAME], env=env, capture_output=True, text=True,
-                              timeout=LIMIT_S, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", _FRAME],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return Frame(False, f"no frame within {LIMIT_S:g} s")
     crash = f"crashed with signal {-done.returncode}" if done.returncode < 0 else "no frame"
@@ -145,8 +182,14 @@ def check_devices(graphics: Graphics, environ: Mapping[str, str]) -> list[Findin
     count = len(graphics.devices)
     chosen = environ.get("MUJOCO_EGL_DEVICE_ID", "")
     if chosen and not (chosen.isdigit() and int(chosen) < count):
-        return [Finding(level="error", subject="EGL devices", fix="unset MUJOCO_EGL_DEVICE_ID",
-                        detail=f"MUJOCO_EGL_DEVICE_ID={chosen}, counted from 0, and there are {count}")]
+        return [
+            Finding(
+                level="error",
+                subject="EGL devices",
+                fix="unset MUJOCO_EGL_DEVICE_ID",
+                detail=f"MUJOCO_EGL_DEVICE_ID={chosen}, counted from 0, and there are {count}",
+            )
+        ]
     kinds = Counter(device.kind for device in graphics.devices)
     detail = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     return [Finding(level="ok", subject="EGL devices", detail=detail or "none")]
@@ -174,11 +217,23 @@ def judge_cuda(cuda: Cuda, built_for: str | None, environ: Mapping[str, str]) ->
         return [Finding(level="error", subject="CUDA", detail=text, fix="nvidia-smi")]
     gpus = ", ".join(f"{number} × {name}" for name, number in Counter(cuda.gpus).items())
     if built_for is None:
-        return [Finding(level="warning", subject="CUDA", fix="pip install --force-reinstall torch",
-                        detail=f"{gpus}, but this torch is built for the CPU alone")]
+        return [
+            Finding(
+                level="warning",
+                subject="CUDA",
+                fix="pip install --force-reinstall torch",
+                detail=f"{gpus}, but this torch is built for the CPU alone",
+            )
+        ]
     if int(built_for.partition(".")[0]) > cuda.version // 1000:
-        return [Finding(level="error", subject="CUDA", fix=f"{sudo()}apt-get install -y nvidia-driver",
-                        detail=f"{gpus}: the driver knows CUDA {driver}, torch is built for {built_for}")]
+        return [
+            Finding(
+                level="error",
+                subject="CUDA",
+                fix=f"{sudo()}apt-get install -y nvidia-driver",
+                detail=f"{gpus}: the driver knows CUDA {driver}, torch is built for {built_for}",
+            )
+        ]
     detail = f"{gpus}; the driver knows CUDA {driver}, torch is built for {built_for}"
     return [Finding(level="ok", subject="CUDA", detail=detail)]
 

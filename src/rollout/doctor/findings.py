@@ -34,7 +34,8 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
         lines = textwrap.wrap(finding.detail, max(console.width - _MARGIN, 20), break_on_hyphens=False)
         text = Text.assemble(
             (finding.level.ljust(_LEVEL_WIDTH), _COLOUR[finding.level]),
-            (finding.subject.ljust(_SUBJECT_WIDTH), "bold"), f"\n{' ' * _MARGIN}".join(lines),
+            (finding.subject.ljust(_SUBJECT_WIDTH), "bold"),
+            f"\n{' ' * _MARGIN}".join(lines),
         )
         if finding.fix is not None:
             text.append_text(Text.assemble("\n", " " * _LEVEL_WIDTH, ("fix: ", "dim"), (finding.fix, "cyan")))

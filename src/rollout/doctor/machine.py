@@ -12,8 +12,14 @@ from rollout.doctor.findings import Finding
 from rollout.resources import workers_that_fit
 from rollout.sim.processes import THREAD_LIMITS
 
-__all__ = ["check_cores", "check_descriptors", "check_memory", "check_shared_memory", "check_terminal",
-           "check_threads"]
+__all__ = [
+    "check_cores",
+    "check_descriptors",
+    "check_memory",
+    "check_shared_memory",
+    "check_terminal",
+    "check_threads",
+]
 
 GB = 1e9
 SMALL_SHM = 64 * 2**20  # what Docker gives by default, in bytes
@@ -49,8 +55,11 @@ def check_shared_memory(directory: Path) -> list[Finding]:
     detail = f"{free / GB:.1f} GB free of {size / GB:.1f} GB"
     if free < SMALL_SHM // 2:
         full = size >= SMALL_SHM
-        return [Finding(level="warning", subject="/dev/shm", detail=detail,
-                        fix="ls -lS /dev/shm" if full else fix)]
+        return [
+            Finding(
+                level="warning", subject="/dev/shm", detail=detail, fix="ls -lS /dev/shm" if full else fix
+            )
+        ]
     return [Finding(level="ok", subject="/dev/shm", detail=detail)]
 
 
@@ -64,8 +73,14 @@ def check_descriptors(soft: int, hard: int, cores: int) -> list[Finding]:
         return [Finding(level="ok", subject="open files", detail=detail)]
     more = 65536 if hard < 0 else min(hard, 65536)
     fix = f"ulimit -n {more}" if more > soft else "docker run --ulimit nofile=65536 …"
-    return [Finding(level="warning", subject="open files", fix=fix,
-                    detail=f"{detail}, fewer than the {2 * cores} that {cores} cores can use")]
+    return [
+        Finding(
+            level="warning",
+            subject="open files",
+            fix=fix,
+            detail=f"{detail}, fewer than the {2 * cores} that {cores} cores can use",
+        )
+    ]
 
 
 def check_threads(environ: Mapping[str, str], cores: int) -> list[Finding]:
@@ -74,8 +89,14 @@ def check_threads(environ: Mapping[str, str], cores: int) -> list[Finding]:
     if not wide:
         return [Finding(level="ok", subject="threads", detail="one a worker")]
     settings = ", ".join(f"{name}={environ[name]}" for name in wide)
-    return [Finding(level="warning", subject="threads", fix=f"unset {' '.join(wide)}",
-                    detail=f"{settings}: each of about {2 * cores} workers starts so many on {cores} cores")]
+    return [
+        Finding(
+            level="warning",
+            subject="threads",
+            fix=f"unset {' '.join(wide)}",
+            detail=f"{settings}: each of about {2 * cores} workers starts so many on {cores} cores",
+        )
+    ]
 
 
 def check_terminal(stream: TextIO) -> list[Finding]:
@@ -85,6 +106,12 @@ def check_terminal(stream: TextIO) -> list[Finding]:
     columns = os.get_terminal_size(stream.fileno()).columns
     if not can_move_cursor(stream):
         fix = "export TERM=xterm-256color LANG=C.UTF-8"
-        return [Finding(level="warning", subject="terminal", fix=fix,
-                        detail="it moves no cursor or shows no Unicode: a run prints plain lines")]
+        return [
+            Finding(
+                level="warning",
+                subject="terminal",
+                fix=fix,
+                detail="it moves no cursor or shows no Unicode: a run prints plain lines",
+            )
+        ]
     return [Finding(level="ok", subject="terminal", detail=f"{columns} columns, live view")]

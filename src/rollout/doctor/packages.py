@@ -18,11 +18,29 @@ from rollout.envs.base import Simulator
 from rollout.envs.registry import families, load_simulator
 from rollout.errors import UsageError
 
-__all__ = ["Clash", "check_core", "check_known_bad", "check_libero_files", "check_simulators", "check_video",
-           "installed_versions", "load_families", "worker_sizes"]
+__all__ = [
+    "Clash",
+    "check_core",
+    "check_known_bad",
+    "check_libero_files",
+    "check_simulators",
+    "check_video",
+    "installed_versions",
+    "load_families",
+    "worker_sizes",
+]
 
-NAMES = ("rollout-engine", "torch", "gymnasium", "mujoco", "metaworld", "hf-libero", "libero", "robosuite",
-         "av")
+NAMES = (
+    "rollout-engine",
+    "torch",
+    "gymnasium",
+    "mujoco",
+    "metaworld",
+    "hf-libero",
+    "libero",
+    "robosuite",
+    "av",
+)
 CORE = {"torch": "pip install 'torch>=2.4'", "gymnasium": "pip install 'gymnasium>=1.0'"}
 SIMULATORS = {"metaworld": ("metaworld", "mujoco"), "libero": ("hf-libero", "robosuite", "mujoco")}
 ASSET_FILES = 555  # LIBERO's own; the asset packages hold more
@@ -43,14 +61,34 @@ class Clash(Struct, frozen=True, kw_only=True):
 
 
 CLASHES = (
-    Clash(package="mujoco", at_least=(3, 4), beside=("hf-libero", "libero"), fix="pip install mujoco==3.3.0",
-          effect="changes LIBERO's scores: libero_spatial task 5 breaks at reset, frames differ"),
-    Clash(package="mujoco", at_least=(3, 4), beside=("metaworld",), fix="pip install mujoco==3.3.0",
-          effect="changes Meta-World's scores: frames differ from those that policies were trained on"),
-    Clash(package="robosuite", at_least=(1, 5), beside=("hf-libero", "libero"),
-          fix="pip install robosuite==1.4.0", effect="does not run LIBERO, which imports modules of 1.4"),
-    Clash(package="metaworld", below=(3,), beside=("metaworld",), fix="pip install metaworld==3.1.1",
-          effect="has no -v3 tasks"),
+    Clash(
+        package="mujoco",
+        at_least=(3, 4),
+        beside=("hf-libero", "libero"),
+        fix="pip install mujoco==3.3.0",
+        effect="changes LIBERO's scores: libero_spatial task 5 breaks at reset, frames differ",
+    ),
+    Clash(
+        package="mujoco",
+        at_least=(3, 4),
+        beside=("metaworld",),
+        fix="pip install mujoco==3.3.0",
+        effect="changes Meta-World's scores: frames differ from those that policies were trained on",
+    ),
+    Clash(
+        package="robosuite",
+        at_least=(1, 5),
+        beside=("hf-libero", "libero"),
+        fix="pip install robosuite==1.4.0",
+        effect="does not run LIBERO, which imports modules of 1.4",
+    ),
+    Clash(
+        package="metaworld",
+        below=(3,),
+        beside=("metaworld",),
+        fix="pip install metaworld==3.1.1",
+        effect="has no -v3 tasks",
+    ),
 )
 
 
@@ -71,12 +109,24 @@ def check_core(versions: Mapping[str, str]) -> list[Finding]:
     if "rollout-engine" in versions:
         findings.append(Finding(level="ok", subject="rollout", detail=versions["rollout-engine"]))
     else:
-        findings.append(Finding(level="error", subject="rollout", fix="pip install -e .",
-                                detail="not installed: its entry points name the targets and policies"))
+        findings.append(
+            Finding(
+                level="error",
+                subject="rollout",
+                fix="pip install -e .",
+                detail="not installed: its entry points name the targets and policies",
+            )
+        )
     for name, fix in CORE.items():
         known = name in versions
-        findings.append(Finding(level="ok" if known else "error", subject=name, fix=None if known else fix,
-                                detail=versions.get(name, "not installed")))
+        findings.append(
+            Finding(
+                level="ok" if known else "error",
+                subject=name,
+                fix=None if known else fix,
+                detail=versions.get(name, "not installed"),
+            )
+        )
     return findings
 
 
@@ -96,8 +146,11 @@ def load_families() -> tuple[dict[str, type[Simulator]], list[Finding]]:
 
 def worker_sizes(adapters: Mapping[str, type[Simulator]], versions: Mapping[str, str]) -> dict[str, float]:
     """What one worker holds, in GB, for each simulator that is installed."""
-    return {name: adapters[name].worker_memory_gb for name, (needed, *_) in SIMULATORS.items()
-            if name in adapters and (needed in versions or name in versions)}
+    return {
+        name: adapters[name].worker_memory_gb
+        for name, (needed, *_) in SIMULATORS.items()
+        if name in adapters and (needed in versions or name in versions)
+    }
 
 
 def check_simulators(versions: Mapping[str, str]) -> list[Finding]:
@@ -110,8 +163,14 @@ def check_simulators(versions: Mapping[str, str]) -> list[Finding]:
         if own not in versions:
             findings.append(Finding(level="warning", subject=name, detail="not installed", fix=install))
         elif missing:
-            findings.append(Finding(level="error", subject=name, fix=install,
-                                    detail=f"{own} {versions[own]} lacks {' and '.join(missing)}"))
+            findings.append(
+                Finding(
+                    level="error",
+                    subject=name,
+                    fix=install,
+                    detail=f"{own} {versions[own]} lacks {' and '.join(missing)}",
+                )
+            )
         else:
             detail = ", ".join(f"{other} {versions[other]}" for other in (own, *needed))
             findings.append(Finding(level="ok", subject=name, detail=detail))
@@ -121,10 +180,15 @@ def check_simulators(versions: Mapping[str, str]) -> list[Finding]:
 def check_known_bad(versions: Mapping[str, str], clashes: Iterable[Clash] = CLASHES) -> list[Finding]:
     """Versions that are known to change scores."""
     return [
-        Finding(level="warning", subject=clash.package, fix=clash.fix,
-                detail=f"{versions[clash.package]} {clash.effect}")
+        Finding(
+            level="warning",
+            subject=clash.package,
+            fix=clash.fix,
+            detail=f"{versions[clash.package]} {clash.effect}",
+        )
         for clash in clashes
-        if clash.package in versions and any(other in versions for other in clash.beside)
+        if clash.package in versions
+        and any(other in versions for other in clash.beside)
         and clash.at_least <= _numbers(versions[clash.package]) < clash.below
     ]
 
@@ -133,16 +197,21 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text.partition("+")[0])[:3])
 
 
-def check_libero_files(environ: Mapping[str, str], versions: Mapping[str, str],
-                       assets: Iterable[Path] | None = None) -> list[Finding]:
+def check_libero_files(
+    environ: Mapping[str, str], versions: Mapping[str, str], assets: Iterable[Path] | None = None
+) -> list[Finding]:
     """LIBERO's assets and config. Its own module is not imported: it would ask on standard input."""
     if "hf-libero" not in versions and "libero" not in versions:
         return []
     count = max((_count_files(directory) for directory in assets or asset_directories()), default=0)
     if count < ASSET_FILES:
         fix = REINSTALL_ASSETS if count else "pip install 'rollout-engine[libero]'"
-        found = Finding(level="error", subject="libero assets", fix=fix,
-                        detail=f"{count or 'no'} files of {ASSET_FILES}: meshes and textures are missing")
+        found = Finding(
+            level="error",
+            subject="libero assets",
+            fix=fix,
+            detail=f"{count or 'no'} files of {ASSET_FILES}: meshes and textures are missing",
+        )
     else:
         found = Finding(level="ok", subject="libero assets", detail=f"{count} files")
     return [found, *check_libero_config(environ)]
@@ -164,15 +233,30 @@ def check_libero_config(environ: Mapping[str, str]) -> list[Finding]:
     if not file.is_file():
         if not chosen:
             return []
-        return [Finding(level="error", subject="libero config", fix="unset LIBERO_CONFIG_PATH",
-                        detail=f"LIBERO_CONFIG_PATH: there is no {file}, and LIBERO would ask for it")]
-    stale = [f"{key} is no folder: {path}" for key, path in _flat_yaml(file).items()
-             if key in CONFIG_PATHS and not Path(path).is_dir()]
+        return [
+            Finding(
+                level="error",
+                subject="libero config",
+                fix="unset LIBERO_CONFIG_PATH",
+                detail=f"LIBERO_CONFIG_PATH: there is no {file}, and LIBERO would ask for it",
+            )
+        ]
+    stale = [
+        f"{key} is no folder: {path}"
+        for key, path in _flat_yaml(file).items()
+        if key in CONFIG_PATHS and not Path(path).is_dir()
+    ]
     if not stale:
         return [Finding(level="ok", subject="libero config", detail=str(file))]
     # rollout gives its workers a config of its own, unless the user chose one.
-    return [Finding(level="error" if chosen else "warning", subject="libero config",
-                    detail=f"{file}: {stale[0]}", fix="unset LIBERO_CONFIG_PATH" if chosen else f"rm {file}")]
+    return [
+        Finding(
+            level="error" if chosen else "warning",
+            subject="libero config",
+            detail=f"{file}: {stale[0]}",
+            fix="unset LIBERO_CONFIG_PATH" if chosen else f"rm {file}",
+        )
+    ]
 
 
 def _flat_yaml(file: Path) -> dict[str, str]:
@@ -187,8 +271,14 @@ def _count_files(directory: Path) -> int:
 def check_video(versions: Mapping[str, str]) -> list[Finding]:
     """The encoder of `--video`, tried in a process of its own."""
     if "av" not in versions:
-        return [Finding(level="warning", subject="video", detail="av is not installed: --video needs it",
-                        fix="pip install 'rollout-engine[video]'")]
+        return [
+            Finding(
+                level="warning",
+                subject="video",
+                detail="av is not installed: --video needs it",
+                fix="pip install 'rollout-engine[video]'",
+            )
+        ]
     command = [sys.executable, "-c", "import av; av.codec.Codec('libx264', 'w')"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=ENCODER_LIMIT_S, check=False)
@@ -196,6 +286,12 @@ def check_video(versions: Mapping[str, str]) -> list[Finding]:
         return [Finding(level="ok", subject="video", detail=f"av {versions['av']}; too slow to try now")]
     if done.returncode:
         fix = "pip install --force-reinstall --no-deps 'av>=12'"
-        return [Finding(level="warning", subject="video", fix=fix,
-                        detail=f"av {versions['av']} has no H.264 encoder (libx264)")]
+        return [
+            Finding(
+                level="warning",
+                subject="video",
+                fix=fix,
+                detail=f"av {versions['av']} has no H.264 encoder (libx264)",
+            )
+        ]
     return [Finding(level="ok", subject="video", detail=f"av {versions['av']}, libx264")]

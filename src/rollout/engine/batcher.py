@@ -67,8 +67,15 @@ class Batcher:
     policy that needs microseconds is spared the hand-over to a thread, which costs a hundred of them.
     """
 
-    def __init__(self, infer: Callable[[Sequence[Request]], Sequence[Any]], counters: Counters, *, max_batch: int,
-                 max_wait_s: float = 0.0, inline: bool = False) -> None:
+    def __init__(
+        self,
+        infer: Callable[[Sequence[Request]], Sequence[Any]],
+        counters: Counters,
+        *,
+        max_batch: int,
+        max_wait_s: float = 0.0,
+        inline: bool = False,
+    ) -> None:
         self.active = 0  # episodes that may ask
         self._infer, self._counters, self._inline = infer, counters, inline
         self._queue: BatchQueue[Pending] = BatchQueue(max_batch, max_wait_s)
@@ -139,12 +146,16 @@ class Batcher:
         try:
             chunks = self._infer(requests)
             if len(chunks) != len(requests):
-                raise PolicyError(f"the policy returned {len(chunks)} action chunks for {len(requests)} requests")
+                raise PolicyError(
+                    f"the policy returned {len(chunks)} action chunks for {len(requests)} requests"
+                )
         except BaseException as exc:
             return (), exc, time.perf_counter() - began
         return chunks, None, time.perf_counter() - began
 
-    def _done(self, batch: list[Pending], chunks: Sequence[Any], error: BaseException | None, seconds: float) -> None:
+    def _done(
+        self, batch: list[Pending], chunks: Sequence[Any], error: BaseException | None, seconds: float
+    ) -> None:
         self._busy = False
         self._count(len(batch), seconds)
         blame = None if error is None else _blame([request for request, _ in batch], error)

@@ -40,8 +40,15 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 class Run:
     """Executes a list of episodes on slots. What it measured goes to `record`, as soon as each episode ends."""
 
-    def __init__(self, specs: Sequence[EpisodeSpec], policy: Policy, settings: RunSettings, counters: Counters,
-                 record: Record, display: Display) -> None:
+    def __init__(
+        self,
+        specs: Sequence[EpisodeSpec],
+        policy: Policy,
+        settings: RunSettings,
+        counters: Counters,
+        record: Record,
+        display: Display,
+    ) -> None:
         self._scheduler = Scheduler(specs)
         self._policy, self._settings, self._counters = policy, settings, counters
         self._record_result, self._display = record, display
@@ -58,9 +65,13 @@ class Run:
         """Until every episode is recorded or the run was stopped. Raises what no episode can answer for: a
         `PolicyError`, a `UsageError`, a `ResultsError`."""
         settings = self._settings
-        batcher = Batcher(self._policy.infer, self._counters, max_batch=settings.max_batch,
-                          max_wait_s=settings.max_wait_s,
-                          inline=settings.inline or self._policy.spec.inline)
+        batcher = Batcher(
+            self._policy.infer,
+            self._counters,
+            max_batch=settings.max_batch,
+            max_wait_s=settings.max_wait_s,
+            inline=settings.inline or self._policy.spec.inline,
+        )
         self._counters.started_s = time.monotonic()
         with self._scope, batcher:
             async with anyio.create_task_group() as background:
@@ -104,7 +115,9 @@ class Run:
                 except WorkerDied as exc:
                     await slot.discard()
                     if number > self._settings.retries:
-                        self._finish(failed(spec, _death(exc), attempts=number, spent=Spent(), built=False), None)
+                        self._finish(
+                            failed(spec, _death(exc), attempts=number, spent=Spent(), built=False), None
+                        )
                         return
                     self._counters.retries += 1
                     self._display.note(f"{spec.task} episode {spec.episode}: {exc}; trying again")
@@ -117,7 +130,10 @@ class Run:
         family = spec.suite.partition(":")[0]
         worker = await slot.ready(family, settings.options[family])
         attempt = Attempt(
-            spec=spec, suite=self._suites[spec.suite, spec.task_id], video=settings.video(spec), number=number,
+            spec=spec,
+            suite=self._suites[spec.suite, spec.task_id],
+            video=settings.video(spec),
+            number=number,
             n_action_steps=settings.n_action_steps or self._policy.spec.n_action_steps,
         )
         return await run_episode(attempt, worker, self._policy, batcher, self._counters)

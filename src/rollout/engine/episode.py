@@ -35,8 +35,9 @@ class Measured(Struct, frozen=True, kw_only=True):
     actions: Value
 
 
-async def run_episode(attempt: Attempt, worker: Worker, policy: Policy, batcher: Batcher,
-                      counters: Counters) -> Measured:
+async def run_episode(
+    attempt: Attempt, worker: Worker, policy: Policy, batcher: Batcher, counters: Counters
+) -> Measured:
     """Run the episode on `worker`. Raises what the worker or the policy raised."""
     states, index, clock = counters.workers, worker.index, time.perf_counter
     waiting, stepping = WorkerState.WAITING, WorkerState.STEPPING  # an enum's attribute costs a function call
@@ -76,6 +77,9 @@ def _open(attempt: Attempt, worker: Worker, policy: Policy) -> EpisodeSession:
     task = worker.info
     assert task is not None  # the reset delivered it
     return EpisodeSession(
-        attempt.spec, task, n_obs_steps=policy.spec.n_obs_steps, n_action_steps=attempt.n_action_steps,
+        attempt.spec,
+        task,
+        n_obs_steps=policy.spec.n_obs_steps,
+        n_action_steps=attempt.n_action_steps,
         session=policy.open_session(attempt.spec, task),
     )

@@ -30,8 +30,15 @@ _encode = msgspec.msgpack.Encoder().encode
 class EpisodeSession:
     """One attempt at an episode."""
 
-    def __init__(self, spec: EpisodeSpec, task: TaskInfo, *, n_obs_steps: int, n_action_steps: int | None,
-                 session: Session) -> None:
+    def __init__(
+        self,
+        spec: EpisodeSpec,
+        task: TaskInfo,
+        *,
+        n_obs_steps: int,
+        n_action_steps: int | None,
+        session: Session,
+    ) -> None:
         self.spec = spec
         self.steps = 0
         self.decisions = 0
@@ -108,7 +115,8 @@ class EpisodeSession:
     def result(self, *, attempts: int, spent: Spent, built: bool, video: str | None) -> EpisodeResult:
         """The record of an episode that was measured to its end."""
         last = self._last
-        assert last is not None and self.ended
+        assert last is not None
+        assert self.ended
         rewards = np.frombuffer(b"".join(self._rewards), np.float64)
         total = float(rewards.sum())
         finite = isfinite(total)  # huge rewards may add up to infinity
@@ -152,8 +160,19 @@ class EpisodeSession:
 def failed(spec: EpisodeSpec, error: Any, *, attempts: int, spent: Spent, built: bool) -> EpisodeResult:
     """The record of an episode that could not be measured; it counts as an error, never as a failure."""
     return EpisodeResult(
-        **_identity(spec), outcome=Outcome.ERROR, success=None, steps=0, sum_reward=None, max_reward=None,
-        terminated=False, truncated=False, attempts=attempts, error=error, digest=None, time_s=spent, built=built,
+        **_identity(spec),
+        outcome=Outcome.ERROR,
+        success=None,
+        steps=0,
+        sum_reward=None,
+        max_reward=None,
+        terminated=False,
+        truncated=False,
+        attempts=attempts,
+        error=error,
+        digest=None,
+        time_s=spent,
+        built=built,
     )
 
 
@@ -173,8 +192,14 @@ def _check_cast(array: np.ndarray, dtype: np.dtype) -> None:
 
 
 def _identity(spec: EpisodeSpec) -> dict[str, Any]:
-    return {"suite": spec.suite, "task": spec.task, "task_id": spec.task_id, "episode": spec.episode,
-            "seed": spec.seed, "init_state": spec.init_state}
+    return {
+        "suite": spec.suite,
+        "task": spec.task,
+        "task_id": spec.task_id,
+        "episode": spec.episode,
+        "seed": spec.seed,
+        "init_state": spec.init_state,
+    }
 
 
 def _outcome(success: bool | None) -> Outcome:
@@ -189,7 +214,10 @@ def _stacked(history: deque[Observation]) -> Observation:
     frames = [history[0]] * missing + list(history)
     newest = frames[-1]
     return {
-        key: np.stack([frame[key] for frame in frames]) if isinstance(value, np.ndarray) else
-        value if key == "task" else [frame[key] for frame in frames]
+        key: np.stack([frame[key] for frame in frames])
+        if isinstance(value, np.ndarray)
+        else value
+        if key == "task"
+        else [frame[key] for frame in frames]
         for key, value in newest.items()
     }

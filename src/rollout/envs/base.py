@@ -40,11 +40,17 @@ class Simulator(Protocol):
     """
 
     family: ClassVar[str]  # the part of a target before the colon
-    names: ClassVar[tuple[str, ...]]  # what may follow it, for `rollout list` and for suggestions; () where open-ended
+    names: ClassVar[
+        tuple[str, ...]
+    ]  # what may follow it, for `rollout list` and for suggestions; () where open-ended
     aliases: ClassVar[Mapping[str, str]]  # other spellings of whole targets, e.g. libero_spatial
     requires: ClassVar[tuple[Requirement, ...]]
-    options: ClassVar[Mapping[str, str]]  # what `--set` accepts: name -> one line that says what it does; "*": anything
-    needs_gl: ClassVar[Literal["always", "cameras", "never"]]  # when MuJoCo's rendering libraries must be there
+    options: ClassVar[
+        Mapping[str, str]
+    ]  # what `--set` accepts: name -> one line that says what it does; "*": anything
+    needs_gl: ClassVar[
+        Literal["always", "cameras", "never"]
+    ]  # when MuJoCo's rendering libraries must be there
     worker_memory_gb: ClassVar[float]  # what one worker holds, for `--workers auto`
 
     info: TaskInfo  # complete once `build` returned

@@ -89,8 +89,12 @@ class GymnasiumSimulator:
         self._all_fields = observation_fields(env.observation_space)
         self._instruction_at = self._instruction_attribute()
         self.info = TaskInfo(
-            suite=self._suite.suite, task=self._task.task, task_id=self._task.task_id,
-            instruction=self._instruction({}), horizon=self._task.horizon, fps=_fps(env),
+            suite=self._suite.suite,
+            task=self._task.task,
+            task_id=self._task.task_id,
+            instruction=self._instruction({}),
+            horizon=self._task.horizon,
+            fps=_fps(env),
             action_space=describe(env.action_space),
             observation_space={field.key: describe(field.space) for field in self._all_fields},
             success_rule="info['is_success'], else info['success'], at any step",

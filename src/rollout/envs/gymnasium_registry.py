@@ -96,8 +96,11 @@ def _registered(name: str) -> EnvSpec:
 
 def _newest(env_id: str, known: Mapping[str, Any]) -> str:
     """`Ant` -> `Ant-v5`. Unknown ids stay as they are."""
-    versions = [int(known_id[len(env_id) + 2 :]) for known_id in known
-                if re.fullmatch(re.escape(env_id) + r"-v\d+", known_id)]
+    versions = [
+        int(known_id[len(env_id) + 2 :])
+        for known_id in known
+        if re.fullmatch(re.escape(env_id) + r"-v\d+", known_id)
+    ]
     return f"{env_id}-v{max(versions)}" if versions else env_id
 
 

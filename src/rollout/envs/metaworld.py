@@ -88,8 +88,12 @@ class MetaWorldSimulator:
         self._image_key = image_key(self._camera)
         task = suite.task(task_id)
         self.info = TaskInfo(
-            suite=suite.suite, task=task.task, task_id=task_id, instruction=task.instruction,
-            horizon=task.horizon, fps=FPS,
+            suite=suite.suite,
+            task=task.task,
+            task_id=task_id,
+            instruction=task.instruction,
+            horizon=task.horizon,
+            fps=FPS,
             action_space=bounded(-np.ones(4, np.float32), np.ones(4, np.float32)),
             observation_space={
                 self._image_key: image(height, width),

@@ -23,7 +23,9 @@ def load_simulator(family: str) -> type[Simulator]:
     """The adapter class of `family`. Imports the adapter, never the simulator. Raises `UsageError`."""
     known = families()
     if family not in known:
-        raise UsageError(f"unknown simulator family {family!r}{nearest(family, known)} (known: {', '.join(known)})")
+        raise UsageError(
+            f"unknown simulator family {family!r}{nearest(family, known)} (known: {', '.join(known)})"
+        )
     try:
         adapter: type[Simulator] = known[family].load()
     except Exception as exc:  # somebody else's package
@@ -53,8 +55,12 @@ def resolve(target: str) -> tuple[str, tuple[str, ...]]:
         adapters = _loadable()
         aliases = {alias: full for adapter in adapters for alias, full in adapter.aliases.items()}
         if target not in aliases:
-            right = (target.replace(family, known, 1) for known in families())  # where only the family is wrong
-            raise UsageError(f"unknown target {target!r}{nearest(target, [*_targets(adapters), *right])} (see `rollout list`)")
+            right = (
+                target.replace(family, known, 1) for known in families()
+            )  # where only the family is wrong
+            raise UsageError(
+                f"unknown target {target!r}{nearest(target, [*_targets(adapters), *right])} (see `rollout list`)"
+            )
         family = aliases[target].partition(":")[0]
     adapter = load_simulator(family)
     name = adapter.aliases.get(target, target).partition(":")[2]
@@ -66,8 +72,11 @@ def resolve(target: str) -> tuple[str, tuple[str, ...]]:
 
 def _targets(adapters: Iterable[type[Simulator]]) -> list[str]:
     """Every target that has a name, aliases included."""
-    return [target for adapter in adapters
-            for target in (*(f"{adapter.family}:{name}" for name in adapter.names), *adapter.aliases)]
+    return [
+        target
+        for adapter in adapters
+        for target in (*(f"{adapter.family}:{name}" for name in adapter.names), *adapter.aliases)
+    ]
 
 
 def _loadable() -> list[type[Simulator]]:

@@ -37,8 +37,15 @@ class Request:
 
     __slots__ = ("decision", "episode", "observation", "session", "step", "task")
 
-    def __init__(self, episode: EpisodeSpec, task: TaskInfo, decision: int, step: int, session: Session,
-                 observation: Observation) -> None:
+    def __init__(
+        self,
+        episode: EpisodeSpec,
+        task: TaskInfo,
+        decision: int,
+        step: int,
+        session: Session,
+        observation: Observation,
+    ) -> None:
         self.episode = episode
         self.task = task
         self.decision = decision  # 0, 1, 2, … within the episode

@@ -44,10 +44,14 @@ def _find(module_name: str, attribute: str, spec: str) -> Any:
     except ModuleNotFoundError as exc:
         if exc.name is not None and (module_name + ".").startswith(exc.name + "."):
             raise UsageError(f"policy {spec!r}: there is no module {exc.name!r} on the path") from exc
-        raise UsageError(f"policy {spec!r}: {module_name} needs {exc.name!r}, which is not installed") from exc
+        raise UsageError(
+            f"policy {spec!r}: {module_name} needs {exc.name!r}, which is not installed"
+        ) from exc
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise UsageError(f"policy {spec!r}: {module_name} has no {attribute!r}{nearest(part, dir(found))}")
+            raise UsageError(
+                f"policy {spec!r}: {module_name} has no {attribute!r}{nearest(part, dir(found))}"
+            )
         found = getattr(found, part)
     return found
 
@@ -61,7 +65,9 @@ def _make(factory: Any, spec: str, arguments: dict[str, Any]) -> Any:
     try:
         return factory(**arguments)
     except TypeError as exc:
-        if exc.__traceback__ is not None and exc.__traceback__.tb_next is None:  # the call itself, not its body
+        if (
+            exc.__traceback__ is not None and exc.__traceback__.tb_next is None
+        ):  # the call itself, not its body
             raise UsageError(f"policy {spec!r}: {exc} (see --policy-arg)") from exc
         raise
     except (OSError, ValueError) as exc:  # a missing or unreadable checkpoint
@@ -90,7 +96,9 @@ def as_policy(policy: Any, config: EvalConfig) -> Iterator[Policy]:
     elif hasattr(made, "infer"):
         yield made if hasattr(made, "spec") and hasattr(made, "open_session") else _Completed(made)
     else:
-        raise UsageError(f"{policy_name(made)} is not a policy: it is no torch.nn.Module and has no infer(requests)")
+        raise UsageError(
+            f"{policy_name(made)} is not a policy: it is no torch.nn.Module and has no infer(requests)"
+        )
 
 
 def _is_module(policy: Any) -> bool:

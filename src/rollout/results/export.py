@@ -17,8 +17,17 @@ from rollout.results.stats import mean
 from rollout.results.summary import Timing, by_task
 from rollout.types import EpisodeResult, Outcome
 
-__all__ = ["EVAL_INFO", "Aggregate", "EvalInfo", "Overall", "TaskMetrics", "TaskRecord", "eval_info",
-           "task_group", "write_eval_info"]
+__all__ = [
+    "EVAL_INFO",
+    "Aggregate",
+    "EvalInfo",
+    "Overall",
+    "TaskMetrics",
+    "TaskRecord",
+    "eval_info",
+    "task_group",
+    "write_eval_info",
+]
 
 EVAL_INFO = "eval_info.json"
 

@@ -173,8 +173,10 @@ class DirectoryLock:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as exc:
                 holder = os.pread(self._fd, 200, 0).decode(errors="replace").strip() or "unknown"
-                raise ResultsError(f"{directory} is in use by another run ({holder}): wait for its end, "
-                                   "or give another --out") from exc
+                raise ResultsError(
+                    f"{directory} is in use by another run ({holder}): wait for its end, "
+                    "or give another --out"
+                ) from exc
             except OSError as exc:
                 if exc.errno in _NO_LOCKS:
                     return False

@@ -51,8 +51,9 @@ def decode_header(line: bytes) -> Header:
         # The format alone first: the other fields of a newer header may be other ones.
         written = msgspec.json.decode(line, type=_Format).format
         if written > FORMAT:
-            raise ResultsError(f"a newer rollout wrote it (format {written}; this one reads {FORMAT}): "
-                               "upgrade rollout")
+            raise ResultsError(
+                f"a newer rollout wrote it (format {written}; this one reads {FORMAT}): upgrade rollout"
+            )
         return msgspec.json.decode(line, type=Header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise ResultsError(f"the first line is not a run's header (torn, or another file): {exc}") from exc
@@ -66,8 +67,11 @@ def begins_header(torn: bytes) -> bool:
 def changes(old: Header, new: Header) -> list[str]:
     """What affects results and differs, as "name old -> new"; empty where `new` may go on with `old`."""
     before, after = _identity(old), _identity(new)
-    found = [f"{name} {_brief(before.get(name))} -> {_brief(after.get(name))}"
-             for name in before | after if before.get(name) != after.get(name)]
+    found = [
+        f"{name} {_brief(before.get(name))} -> {_brief(after.get(name))}"
+        for name in before | after
+        if before.get(name) != after.get(name)
+    ]
     if not found and old.fingerprint != new.fingerprint:
         found = [f"fingerprint {old.fingerprint} -> {new.fingerprint}"]
     return found

@@ -23,8 +23,17 @@ from rollout.results.header import Header, begins_header, changes, decode_header
 from rollout.types import EpisodeResult, Outcome
 from rollout.values import Value
 
-__all__ = ["ACTIONS", "EPISODES", "Actions", "Header", "Journal", "Key", "holds_journal", "read_actions",
-           "read_journal"]
+__all__ = [
+    "ACTIONS",
+    "EPISODES",
+    "Actions",
+    "Header",
+    "Journal",
+    "Key",
+    "holds_journal",
+    "read_actions",
+    "read_journal",
+]
 
 EPISODES = "episodes.jsonl"
 ACTIONS = "actions.msgpack"
@@ -92,8 +101,9 @@ class Journal:
         lock = DirectoryLock(out)
         try:
             if holds_journal(out):
-                raise ResultsError(f"{out} already holds a run: use --resume to go on with it, "
-                                   "or another --out")
+                raise ResultsError(
+                    f"{out} already holds a run: use --resume to go on with it, or another --out"
+                )
             return cls(out, lock, _Contents(header, []), ())
         except BaseException:
             lock.close()
@@ -116,8 +126,10 @@ class Journal:
                 return cls(out, lock, _Contents(header, []), ())
             old = _read(out / EPISODES)
             if changed := changes(old.header, header):
-                raise ResultsError(f"{out} was made with other settings: {', '.join(changed)}; "
-                                   "resume it with the old ones, or give another --out")
+                raise ResultsError(
+                    f"{out} was made with other settings: {', '.join(changed)}; "
+                    "resume it with the old ones, or give another --out"
+                )
             measured = [result for result in old.results if result.outcome is not Outcome.ERROR]
             notes = [*drift(old.header, header), *_dropped(old, len(old.results) - len(measured))]
             return cls(out, lock, _Contents(merged(old.header, header), measured), notes)
@@ -154,8 +166,9 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def _rewrite(self, results: Iterable[EpisodeResult]) -> AppendFile:

@@ -14,8 +14,17 @@ from rollout.results.files import pretty_json, write_atomically
 from rollout.results.stats import mean, wilson
 from rollout.types import EpisodeResult, Outcome
 
-__all__ = ["SUMMARY", "Bound", "Stats", "Summary", "TaskStats", "Timing", "by_task", "summarize",
-           "write_summary"]
+__all__ = [
+    "SUMMARY",
+    "Bound",
+    "Stats",
+    "Summary",
+    "TaskStats",
+    "Timing",
+    "by_task",
+    "summarize",
+    "write_summary",
+]
 
 SUMMARY = "summary.json"
 
@@ -70,9 +79,12 @@ class Summary(Struct, frozen=True, kw_only=True):
     timing: Timing | None  # None where the records were summarized later
 
 
-def summarize(results: Iterable[EpisodeResult], planned: int,
-              instructions: Mapping[tuple[str, int], str] | None = None,
-              timing: Timing | None = None) -> Summary:
+def summarize(
+    results: Iterable[EpisodeResult],
+    planned: int,
+    instructions: Mapping[tuple[str, int], str] | None = None,
+    timing: Timing | None = None,
+) -> Summary:
     """Summarize `results`, one record an episode in any order; `instructions` are by (suite, task_id)."""
     tasks = by_task(results)
     suites: dict[str, list[EpisodeResult]] = {}
@@ -119,8 +131,9 @@ def _stats(results: Sequence[EpisodeResult]) -> Stats:
     )
 
 
-def _task_stats(tasks: Mapping[tuple[str, int], Sequence[EpisodeResult]],
-                instructions: Mapping[tuple[str, int], str]) -> dict[str, TaskStats]:
+def _task_stats(
+    tasks: Mapping[tuple[str, int], Sequence[EpisodeResult]], instructions: Mapping[tuple[str, int], str]
+) -> dict[str, TaskStats]:
     names = _names({key: episodes[0].task for key, episodes in tasks.items()})
     return {
         names[key]: TaskStats(

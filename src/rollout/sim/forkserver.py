@@ -10,6 +10,7 @@ Messages travel over a `SOCK_SEQPACKET` socket as MessagePack; descriptors ride 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -82,10 +83,8 @@ class _Child:
         return bool(data)
 
     def kill(self, number: int) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is gone already
             os.killpg(self.pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass  # the group is gone already
 
 
 class _Forkserver:
@@ -187,10 +186,8 @@ class _Forkserver:
             traceback.print_exc()
         finally:
             for stream in (sys.stdout, sys.stderr):
-                try:
+                with contextlib.suppress(Exception):
                     stream.flush()
-                except Exception:  # noqa: S110, BLE001 - a simulator may have replaced or closed it
-                    pass
             # No interpreter shutdown: simulators' __del__ and atexit hooks print EGL tracebacks, or hang.
             os._exit(status & 0xFF)
 
@@ -200,10 +197,8 @@ class _Forkserver:
 
     def _reap(self) -> None:
         """Every child that ended, orphans of workers included (this process is their reaper)."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             self._wake_read.recv(4096)
-        except BlockingIOError:
-            pass
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -244,10 +239,8 @@ class _Forkserver:
         deadline = time.monotonic() + 2.0
         while time.monotonic() < deadline and _has_children():
             for pid in _children_of_this_process():
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             time.sleep(0.005)  # only here, at the very end: orphans arrive one generation at a time
 
 
@@ -284,7 +277,9 @@ def main(control_fd: int, preload: list[str]) -> None:
         importlib.import_module(name)
     from rollout.sim.server import serve
 
-    with open(os.devnull, "wb") as null:  # from here on, nothing of this process belongs on the user's terminal
+    with open(
+        os.devnull, "wb"
+    ) as null:  # from here on, nothing of this process belongs on the user's terminal
         os.dup2(null.fileno(), 1)
         os.dup2(null.fileno(), 2)
     gc.collect()

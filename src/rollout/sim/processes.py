@@ -18,8 +18,7 @@ from rollout.sim.transport import Ends
 __all__ = ["Forkserver"]
 
 PRELOAD = ("gymnasium", "rollout.sim.server")
-THREAD_LIMITS = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
-                                        "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")}
+THREAD_LIMITS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
 
 
 class Forkserver:
@@ -37,11 +36,16 @@ class Forkserver:
     async def __aenter__(self) -> Forkserver:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # `-c` with the path spelled out: works whatever __main__ is (a script, a notebook, a frozen tool).
-        code = (f"import sys; sys.path[:] = {sys.path!r}; from rollout.sim.forkserver import main; "
-                f"main({theirs.fileno()}, {self._preload!r})")
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; from rollout.sim.forkserver import main; "
+            f"main({theirs.fileno()}, {self._preload!r})"
+        )
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - exec only; nothing is waited for
-                [sys.executable, "-c", code], pass_fds=[theirs.fileno()], env=self._environ, stdin=subprocess.DEVNULL,
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - exec only; nothing is waited for
+                [sys.executable, "-c", code],
+                pass_fds=[theirs.fileno()],
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C at the terminal is the parent's to handle
             )
         self._control.setblocking(False)

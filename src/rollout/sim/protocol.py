@@ -14,8 +14,24 @@ from msgspec import Struct
 from rollout.types import EpisodeSpec, ObservationRequest, SuiteInfo, TaskInfo, VideoRequest
 from rollout.values import Array, Items, Value
 
-__all__ = ["MAX_FRAME", "Close", "Closed", "Command", "Describe", "Described", "Failed", "Reply", "Reset", "ResetDone",
-           "Run", "RunDone", "Start", "Started", "command_decoder", "reply_decoder"]
+__all__ = [
+    "MAX_FRAME",
+    "Close",
+    "Closed",
+    "Command",
+    "Describe",
+    "Described",
+    "Failed",
+    "Reply",
+    "Reset",
+    "ResetDone",
+    "Run",
+    "RunDone",
+    "Start",
+    "Started",
+    "command_decoder",
+    "reply_decoder",
+]
 
 MAX_FRAME: Final = 1 << 30
 """The longest frame that either side accepts, in bytes: 1 GiB. A longer length means that the stream is garbage."""
@@ -75,7 +91,7 @@ class Run(_Message, frozen=True):
 
 
 class RunDone(_Message, frozen=True):
-    """What the chunk did. `observations` are the last `n_obs_steps` ones, oldest first; none where the episode ended."""
+    """What the chunk did. `observations` are the last `n_obs_steps` ones, oldest first; none where it ended."""
 
     rewards: bytes  # float64 in the machine's byte order, one a step executed
     terminated: bool
@@ -102,7 +118,9 @@ class Failed(_Message, frozen=True):
     message: str
     traceback: str
     building: bool = False  # raised while the simulator was built
-    ends_run: Literal["usage", "results"] | None = None  # not this episode's fault: a `UsageError`, a `ResultsError`
+    ends_run: Literal["usage", "results"] | None = (
+        None  # not this episode's fault: a `UsageError`, a `ResultsError`
+    )
 
 
 Command: TypeAlias = Start | Describe | Reset | Run | Close

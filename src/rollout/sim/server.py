@@ -71,7 +71,9 @@ class Server:
             return self._dispatch(command)
         except UsageError as exc:
             return Failed("UsageError", str(exc), "", ends_run="usage")
-        except ResultsError as exc:  # a video could not be written: the disk is full, and not for this episode alone
+        except (
+            ResultsError
+        ) as exc:  # a video could not be written: the disk is full, and not for this episode alone
             return Failed("ResultsError", str(exc), "", ends_run="results")
         except Exception as exc:  # a simulator may raise anything
             return _failed(exc, building=self._building)
@@ -151,7 +153,11 @@ class _Episode:
     def run(self, actions: Array | Items) -> RunDone:
         """Execute a chunk, or as much of it as the episode lasts."""
         began = time.perf_counter()
-        chunk = unpack_array(actions) if isinstance(actions, Array) else [unpack(action) for action in actions.items]
+        chunk = (
+            unpack_array(actions)
+            if isinstance(actions, Array)
+            else [unpack(action) for action in actions.items]
+        )
         step, first_observed = self._step, len(chunk) - self._n_observed
         rewards: list[float] = []
         observations: list[WireObservation] = []
@@ -172,8 +178,14 @@ class _Episode:
         self._steps += len(rewards)
         video = self._finish_video() if ended else None
         return RunDone(
-            array("d", rewards).tobytes(), done.terminated, done.truncated or out_of_time, self._success,
-            () if ended else tuple(observations), time.perf_counter() - began - render_s, render_s, video,
+            array("d", rewards).tobytes(),
+            done.terminated,
+            done.truncated or out_of_time,
+            self._success,
+            () if ended else tuple(observations),
+            time.perf_counter() - began - render_s,
+            render_s,
+            video,
         )
 
     def pack(self, observation: Observation) -> WireObservation:

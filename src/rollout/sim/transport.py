@@ -53,7 +53,7 @@ class FrameEncoder:
 
 
 class FrameParser:
-    """Cuts a byte stream into frames. Every frame gets a buffer of its own, so views into it stay valid and writable."""
+    """Cuts a byte stream into frames. Each has a buffer of its own, so views into it stay valid and writable."""
 
     def __init__(self) -> None:
         self._head = b""  # fewer bytes than a length
@@ -182,7 +182,9 @@ class LoopConnection:
     `on_reply` gets each decoded reply; `on_fault` gets the exception after which the connection is unusable.
     """
 
-    def __init__(self, ends: Ends, on_reply: Callable[[Reply], None], on_fault: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, ends: Ends, on_reply: Callable[[Reply], None], on_fault: Callable[[Exception], None]
+    ) -> None:
         os.set_blocking(ends.read, False)
         os.set_blocking(ends.write, False)
         self._ends: Ends | None = ends

@@ -14,7 +14,15 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from rollout.errors import ProtocolError, ResultsError, RolloutError, SimulatorError, UsageError, WorkerDied, WorkerTimeout
+from rollout.errors import (
+    ProtocolError,
+    ResultsError,
+    RolloutError,
+    SimulatorError,
+    UsageError,
+    WorkerDied,
+    WorkerTimeout,
+)
 from rollout.sim.forkserver import Event, Exited, Forked
 from rollout.sim.processes import Forkserver
 from rollout.sim.protocol import (
@@ -127,7 +135,9 @@ class WorkerProcess(_Calls):
     `log_tail` of the error that it died with, at the latest when `aclose` has returned.
     """
 
-    def __init__(self, index: int, forkserver: Forkserver, limits: TimeLimits, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, index: int, forkserver: Forkserver, limits: TimeLimits, environ: Mapping[str, str]
+    ) -> None:
         super().__init__(index, limits, environ)
         self._forkserver = forkserver
         self._loop = asyncio.get_running_loop()
@@ -170,7 +180,9 @@ class WorkerProcess(_Calls):
         try:
             self._connection.send(command)
             reply = await self._reply
-        except asyncio.CancelledError:  # an answer will come that nobody waits for: the worker is of no use any more
+        except (
+            asyncio.CancelledError
+        ):  # an answer will come that nobody waits for: the worker is of no use any more
             self._condemn(WorkerDied("its call was cancelled"), grace_s=0.0)
             raise
         finally:
