@@ -165,9 +165,13 @@ def test_a_policy_that_raises_is_blamed_with_the_episode_named(inline: bool) -> 
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_too_few_answers_are_the_policys_fault() -> None:
+@pytest.mark.parametrize("inline", [False, True])
+def test_too_few_answers_are_the_policys_fault(inline: bool) -> None:
     async def main() -> None:
-        with Batcher(lambda requests: [], Counters(), max_batch=1) as batcher, anyio.fail_after(10):
+        with (
+            Batcher(lambda requests: [], Counters(), max_batch=1, inline=inline) as batcher,
+            anyio.fail_after(10),
+        ):
             await batcher.decide(request(0))
 
     with pytest.raises(PolicyError, match="0 action chunks for 1 request"):

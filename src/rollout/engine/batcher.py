@@ -135,23 +135,27 @@ class Batcher:
                 return  # the loop was closed while the policy ran
 
     def _decide_now(self, request: Request) -> Any:
-        chunks, error, seconds = self._forward([request])
-        if error is not None:
-            raise _blame([request], error)
-        self._count(1, seconds)
-        return chunks[0]
+        began = time.perf_counter()
+        try:
+            [chunk] = self._chunks([request])
+        except Exception as exc:
+            raise _blame([request], exc) from exc
+        self._count(1, time.perf_counter() - began)
+        return chunk
 
     def _forward(self, requests: list[Request]) -> tuple[Sequence[Any], BaseException | None, float]:
         began = time.perf_counter()
         try:
-            chunks = self._infer(requests)
-            if len(chunks) != len(requests):
-                raise PolicyError(
-                    f"the policy returned {len(chunks)} action chunks for {len(requests)} requests"
-                )
+            chunks = self._chunks(requests)
         except BaseException as exc:
             return (), exc, time.perf_counter() - began
         return chunks, None, time.perf_counter() - began
+
+    def _chunks(self, requests: list[Request]) -> Sequence[Any]:
+        chunks = self._infer(requests)
+        if len(chunks) != len(requests):
+            raise PolicyError(f"the policy returned {len(chunks)} action chunks for {len(requests)} requests")
+        return chunks
 
     def _done(
         self, batch: list[Pending], chunks: Sequence[Any], error: BaseException | None, seconds: float

@@ -193,7 +193,7 @@ def holds_journal(out: Path) -> bool:
     return line.endswith(b"\n") or not begins_header(line)
 
 
-def read_journal(path: Path) -> tuple[Header, list[EpisodeResult]]:
+def read_journal(path: str | Path) -> tuple[Header, list[EpisodeResult]]:
     """Read the journal in directory `path`, or the file `path`, in the order of its lines.
 
     A torn last line is dropped; of two lines on one episode the last one counts. Raises `ResultsError` where
@@ -204,7 +204,7 @@ def read_journal(path: Path) -> tuple[Header, list[EpisodeResult]]:
     return contents.header, contents.results
 
 
-def read_actions(path: Path) -> dict[Key, Actions]:
+def read_actions(path: str | Path) -> dict[Key, Actions]:
     """Read the executed actions in directory `path`, or in the file `path`; arrays are views on its bytes.
 
     A torn last record is dropped; of two records on one episode the last one counts. An episode may be here
@@ -247,7 +247,8 @@ def _decode_line(path: Path, number: int, line: bytes) -> EpisodeResult:
         raise ResultsError(f"{path}, line {number}: not an episode's record: {exc}") from exc
 
 
-def _file_at(path: Path, name: str) -> Path:
+def _file_at(path: str | Path, name: str) -> Path:
+    path = Path(path)
     with reporting("read", path):
         return path / name if path.is_dir() else path
 

@@ -162,8 +162,8 @@ class _Episode:
         rewards: list[float] = []
         observations: list[WireObservation] = []
         render_s, ended = 0.0, False
-        for index, action in enumerate(chunk):
-            done = step(action, index >= first_observed)
+        for action in chunk:
+            done = step(action, len(rewards) >= first_observed)
             rewards.append(done.reward)
             if done.success is not None:
                 self._success = bool(done.success) or bool(self._success)
