@@ -286,6 +286,26 @@ def test_what_a_simulator_prints_or_asks_never_reaches_the_terminal(
         assert report.episodes[1].error.type == "EOFError"
 
 
+def test_a_worker_that_dies_while_filming_leaves_no_torso_of_a_video(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    options = {"how": "kill"}
+    rollout.run(Half(), FAULTY, episodes=2, workers=1, retries=0, options=options, out=tmp_path, video="all")
+    videos = [path.name for path in (tmp_path / "videos").rglob("*.mp4")]
+    assert videos == ["episode_0000.mp4"]
+
+
+def test_videos_are_kept_as_asked_and_named_in_the_record(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    kept = {}
+    for video in ("all", "failures", 1):
+        out = tmp_path / str(video)
+        report = rollout.run(Half(), COUNT, episodes=3, workers=2, out=out, video=video)
+        kept[video] = [e.episode for e in report.episodes if e.video is not None]
+        assert all((out / e.video).is_file() for e in report.episodes if e.video is not None)
+        assert len(list(out.rglob("*.mp4"))) == len(kept[video])
+    assert kept == {"all": [0, 1, 2], "failures": [1], 1: [0]}
+
+
 def test_a_simulator_that_cannot_be_built_is_reported_once_and_recorded_for_every_episode() -> None:
     report = rollout.run(Half(), FAULTY, episodes=5, workers=2, options={"how": "build"})
     assert {e.outcome for e in report.episodes} == {Outcome.ERROR}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from contextlib import AsyncExitStack
 from typing import Any, Self
 
 import anyio
@@ -107,20 +107,24 @@ class Engine:
         self._evaluation: Evaluation | None = None
 
     async def __aenter__(self) -> Self:
-        self._forkserver = None if self.config.workers == 0 else await Forkserver().__aenter__()
-        # Asks a process of its own what this machine renders with, while the forkserver is importing.
-        self._backend = await anyio.to_thread.run_sync(choose_backend, self.config.render)
+        async with AsyncExitStack() as stack:
+            self._forkserver = None
+            if self.config.workers != 0:
+                self._forkserver = await stack.enter_async_context(Forkserver())
+            stack.push_async_callback(self._discard_workers)
+            # Asks a process of its own what this machine renders with, while the forkserver is importing.
+            self._backend = await anyio.to_thread.run_sync(choose_backend, self.config.render)
+            self._resources = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as closing:
-                for slot in self._slots:
-                    closing.start_soon(slot.discard)
-            if self._forkserver is not None:
-                await self._forkserver.__aexit__(kind, exc, traceback)
+            await self._resources.aclose()
+
+    async def _discard_workers(self) -> None:
+        async with anyio.create_task_group() as closing:
+            for slot in self._slots:
+                closing.start_soon(slot.discard)
 
     @property
     def worker_pids(self) -> tuple[int, ...]:

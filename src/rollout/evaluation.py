@@ -119,7 +119,7 @@ class Evaluation:
             display.finish()
             with suppress(
                 ResultsError
-            ):  # the disk may be what ended the run; the first error is the one to tell
+            ):  # a full disk may have ended the run: the first error is the one to tell
                 self._finish(time.monotonic() - began)
             raise
         display.finish()
@@ -154,6 +154,10 @@ class Evaluation:
             with self._journal as journal:
                 if summary.complete:
                     journal.seal(order)
+                for torso in (out / "videos").rglob(
+                    "*.partial.mp4"
+                ):  # of workers that were killed while filming
+                    torso.unlink(missing_ok=True)
                 write_summary(out, summary)
                 write_eval_info(out, episodes, timing)
         return Report(summary=summary, episodes=episodes, out=out, interrupted=self._interrupted)

@@ -227,6 +227,7 @@ def test_closing_twice_is_harmless() -> None:
     simulator = built("reach-v3")
     simulator.close()
     simulator.close()
+    assert simulator.info.task == "reach-v3"  # what it said of itself stays
 
 
 @pytest.mark.metaworld

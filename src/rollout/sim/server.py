@@ -1,6 +1,6 @@
 """The child's end: one command after another, one simulator at a time.
 
-`Server.handle` is the whole of it, without I/O: `serve` puts a socket around it, and `--workers 0` calls it directly.
+`Server.handle` is the whole of it, without I/O: `serve` puts pipes around it, and `--workers 0` calls it directly.
 """
 
 from __future__ import annotations
