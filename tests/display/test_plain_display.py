@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from rollout.display.plain import PlainDisplay
+from rollout.display.base import Counters, WorkerState
+from rollout.display.plain import PlainDisplay, progress_line
 
 
 class Clock:
@@ -120,3 +121,10 @@ def test_an_encoding_without_dashes_gets_question_marks_and_no_error(make):
     plain.finish()
     assert b"with policy ????????\n" in raw.getvalue()
     assert b"[21?100 %]" in raw.getvalue()
+
+
+def test_until_the_first_step_a_line_says_what_is_being_built() -> None:
+    counters = Counters(planned=4, workers=[WorkerState.BUILDING, WorkerState.STARTING, WorkerState.IDLE])
+    assert "2 simulators being built" in progress_line(counters, None, 7.0)
+    counters.steps = 1
+    assert "built" not in progress_line(counters, None, 7.0)

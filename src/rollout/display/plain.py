@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from rollout.display.base import Counters, RunPlan
+from rollout.display.base import Counters, RunPlan, WorkerState
 from rollout.display.rates import Rates, RateWindow, eta_s, overall
 from rollout.display.terminal import forgiving, ready
 from rollout.display.text import ErrorLines, count, duration, interval, one_line, plural, rate
@@ -78,6 +78,9 @@ def progress_line(counters: Counters, rates: Rates | None, elapsed_s: float, *, 
         parts.append(f"{count(rates.steps_per_s)} steps/s")
         if rates.bound is not None:
             parts.append(f"bound by the {rates.bound}")
+    building = sum(state in (WorkerState.STARTING, WorkerState.BUILDING) for state in counters.workers)
+    if building and not counters.steps:  # a LIBERO scene takes long enough to wonder
+        parts.append(f"{plural(building, 'simulator')} being built")
     if counters.done < counters.planned:
         eta = eta_s(counters, elapsed_s)
         parts.append("stopped" if ended else f"eta {'unknown' if eta is None else duration(eta)}")
