@@ -392,6 +392,31 @@ def test_a_bare_module_is_a_policy_under_either_event_loop(use_uvloop: bool) -> 
     assert module.training  # given back as it was
 
 
+@pytest.mark.metaworld
+@pytest.mark.gl
+def test_a_bare_module_that_reads_a_state_has_no_camera_rendered_for_it_and_the_same_episodes() -> None:
+    withheld = set()
+
+    class Reach(torch.nn.Module):
+        def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+            withheld.add(getattr(batch, "withheld", None))
+            state = batch["observation.environment_state"]
+            return torch.cat(((state[:, 36:39] - state[:, :3]) * 10, torch.ones(len(state), 1)), 1).clamp(
+                -1, 1
+            )
+
+    told = Reach()
+    told.spec = PolicySpec(observation_keys=("observation.environment_state",))  # type: ignore[assignment]
+    silent, spoken = (
+        rollout.run(module, "metaworld:reach-v3", episodes=4, workers=2, horizon=60)
+        for module in (Reach(), told)
+    )
+    assert same(silent.episodes) == same(spoken.episodes)
+    assert silent.success_rate == 1.0
+    camera_and_hand = frozenset({"observation.images.corner2", "observation.state"})
+    assert withheld == {frozenset(), camera_and_hand, None}  # its first forward, its others, and with a spec
+
+
 def test_inside_a_running_loop_run_says_what_to_do() -> None:
     async def main() -> None:
         rollout.run("random", COUNT)

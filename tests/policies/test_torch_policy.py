@@ -207,3 +207,84 @@ def test_a_device_that_is_not_there_is_one_line(device: str, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         infer(nn.Linear(1, 1), request(x=np.zeros(1)), device=device)
     assert "\n" not in str(caught.value)
+
+
+def watched(module: nn.Module, *requests: Request) -> TorchPolicy:
+    with as_policy(module, config(deterministic=False)) as policy:
+        assert isinstance(policy, TorchPolicy)
+        for each in requests:
+            policy.infer([each])
+        return policy
+
+
+def entries(**batch: Any) -> set[str]:
+    return set(batch)
+
+
+FULL = request(
+    observation__state=np.ones(2), observation__images__top=np.zeros((2, 2, 3), np.uint8), task="lift"
+)
+NARROW = request(observation__state=np.ones(2), task="lift")
+
+
+def reads(*uses: Callable[[dict[str, Any]], Any]) -> nn.Module:
+    """A module without a spec whose n-th forward uses its batch as the n-th function says."""
+
+    class Reading(nn.Module):
+        def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+            uses[min(len(seen), len(uses) - 1)](batch)
+            seen.append(batch)
+            return torch.zeros(1, 2)
+
+    seen: list[Any] = []
+    return Reading()
+
+
+@pytest.mark.parametrize(
+    ("use", "keys"),
+    [
+        (lambda batch: batch["observation.state"], ("observation.state",)),
+        (lambda batch: batch.get("observation.state"), ("observation.state",)),
+        (lambda batch: ("observation.images.top" in batch, batch["task"]), ("observation.images.top",)),
+        (lambda batch: None, ()),
+        (lambda batch: {**batch}, None),
+        (dict, None),
+        (lambda batch: list(batch.items()), None),
+        (lambda batch: [key for key in batch], None),  # noqa: C416
+        (lambda batch: entries(**batch), None),
+    ],
+)
+def test_a_bare_module_is_given_what_its_first_forward_used(use: Callable[[Any], Any], keys: Any) -> None:
+    assert watched(reads(use), FULL).spec.observation_keys == keys
+
+
+def test_episodes_that_still_deliver_the_rest_can_share_a_batch_with_those_that_do_not() -> None:
+    policy = watched(reads(lambda batch: batch["observation.state"]), FULL)
+    assert len(policy.infer([NARROW])) == len(policy.infer([FULL])) == 1
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda batch: batch["observation.images.top"],
+        lambda batch: batch.get("observation.images.top"),
+        lambda batch: "observation.images.top" in batch,
+        list,
+        dict,
+    ],
+)
+def test_what_a_bare_module_reads_only_later_stops_the_run_and_says_what_to_do(
+    late: Callable[[Any], Any],
+) -> None:
+    module = reads(lambda batch: batch["observation.state"], late)
+    with pytest.raises(LookupError, match=r"PolicySpec\(observation_keys"):
+        watched(module, FULL, NARROW)
+
+
+def test_with_a_spec_or_several_targets_nothing_is_guessed() -> None:
+    module = reads(lambda batch: batch["observation.state"])
+    with as_policy(module, EvalConfig.create(targets=("gym:x", "gym:y"))) as policy:
+        policy.infer([FULL])
+        assert policy.spec.observation_keys is None
+    module.spec = PolicySpec()  # type: ignore[assignment]
+    assert watched(module, FULL).spec.observation_keys is None

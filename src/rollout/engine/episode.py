@@ -46,16 +46,22 @@ async def run_episode(
     states[index] = WorkerState.BUILDING if builds else WorkerState.RESETTING
     batcher.active += 1
     try:
-        ready = await worker.reset(Reset(attempt.suite, spec, policy.spec.observation_request, attempt.video))
+        observe = policy.spec.observation_request
+        ready = await worker.reset(Reset(attempt.suite, spec, observe, attempt.video))
         session = _open(attempt, worker, policy)
         session.observe((ready.observation,))
-        sim_s, render_s, wait_s, video = 0.0, ready.render_s, 0.0, None
+        reset_s, sim_s, render_s, wait_s, video = ready.reset_s, 0.0, ready.render_s, 0.0, None
         counters.sim_busy_s += ready.reset_s + render_s
         while not session.ended:
             states[index] = waiting
             asked = clock()
             chunk = await batcher.decide(session.request())
             waited = clock() - asked
+            if session.decisions == 1 and policy.spec.observation_request != observe:
+                # The first decision showed that less is read. A reset is a function of the spec: the episode
+                # starts where it was, without what nobody looks at.
+                again = Reset(attempt.suite, spec, policy.spec.observation_request, attempt.video)
+                reset_s += (await worker.reset(again)).reset_s
             actions = session.chunk(chunk)
             states[index] = stepping
             done = await worker.run(actions)
@@ -68,7 +74,7 @@ async def run_episode(
             video = done.video
     finally:
         batcher.active -= 1
-    spent = Spent(reset=ready.reset_s, sim=sim_s, render=render_s, wait=wait_s)
+    spent = Spent(reset=reset_s, sim=sim_s, render=render_s, wait=wait_s)
     result = session.result(attempts=attempt.number, spent=spent, built=ready.task is not None, video=video)
     return Measured(result=result, actions=session.actions)
 

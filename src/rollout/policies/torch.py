@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import torch
 
 from rollout.config import EvalConfig
 from rollout.errors import UsageError
 from rollout.policies.base import PolicySpec, Request, Session
+from rollout.policies.watched import Watched
 from rollout.types import EpisodeSpec, TaskInfo
 
 __all__ = ["TorchPolicy", "collate"]
@@ -35,13 +37,22 @@ class TorchPolicy:
     device), other arrays (B, …), floating ones in the policy's dtype; with `n_obs_steps` > 1 a time axis
     follows B; text and nested values as lists of B. It returns (B, action_dim) or (B, chunk_size,
     action_dim). Its attribute `spec` (a `PolicySpec`), where it has one, says what it reads and how many
-    actions of a chunk are executed; otherwise it reads everything and the whole chunk is executed.
+    actions of a chunk are executed; otherwise the whole chunk is executed, and everything is produced for it, or
+    with `watch` what its first forward used (see `Watched`).
     """
 
     def __init__(
-        self, module: torch.nn.Module, *, device: torch.device, dtype: torch.dtype, block: int | None
+        self,
+        module: torch.nn.Module,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        block: int | None,
+        watch: bool = False,
     ) -> None:
         self.spec: PolicySpec = getattr(module, "spec", PolicySpec(n_action_steps=None))
+        self._watch = watch and not hasattr(module, "spec")
+        self._withheld: frozenset[str] = frozenset()
         self._module, self._device, self._dtype = module, device, dtype
         self._block = block  # rows of every forward; None: as many as there are
         self._opener = getattr(module, "open_session", None)
@@ -63,7 +74,9 @@ class TorchPolicy:
                 reason = str(exc).partition("\n")[0]
                 raise UsageError(f"the policy cannot be moved to --device {config.device}: {reason}") from exc
             run: Any = torch.compile(module) if config.compile else module
-            yield cls(run, device=device, dtype=dtype, block=rows if deterministic else None)
+            # Several targets may have other keys each, and a compiled module is no place for a dict of ours.
+            watch = len(config.targets) == 1 and not config.compile
+            yield cls(run, device=device, dtype=dtype, block=rows if deterministic else None, watch=watch)
 
     def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
         """The module's own session where it defines `open_session`."""
@@ -81,9 +94,8 @@ class TorchPolicy:
 
     @torch.inference_mode()
     def _forward(self, requests: Sequence[Request]) -> np.ndarray:
-        actions = self._module(
-            collate([request.observation for request in requests], self._device, self._dtype)
-        )
+        observations = [request.observation for request in requests]
+        actions = self._watched(observations) if self._watch else self._module(self._collate(observations))
         if not isinstance(actions, torch.Tensor) or actions.ndim < 1 or actions.shape[0] != len(requests):
             shape = tuple(actions.shape) if isinstance(actions, torch.Tensor) else type(actions).__name__
             raise TypeError(
@@ -91,6 +103,27 @@ class TorchPolicy:
             )
         result: np.ndarray = (actions.float() if actions.is_floating_point() else actions).cpu().numpy()
         return result
+
+    def _collate(self, observations: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return collate(observations, self._device, self._dtype)
+
+    def _watched(self, observations: Sequence[dict[str, Any]]) -> Any:
+        """A forward that is watched: the first one settles what is produced from now on."""
+        if self.spec.observation_keys is not None:  # episodes that began earlier still deliver the rest
+            wanted = ("task", *self.spec.observation_keys)
+            observations = [{key: each[key] for key in wanted if key in each} for each in observations]
+        batch = Watched(self._collate(observations), self._withheld)
+        actions = self._module(batch)
+        if self.spec.observation_keys is None:
+            self._settle(batch.read, frozenset(observations[0]) - {"task"})
+        return actions
+
+    def _settle(self, read: frozenset[str] | None, produced: frozenset[str]) -> None:
+        if read is None:  # it went through the whole dict: everything it is
+            self._watch = False
+            return
+        self._withheld = produced - read
+        self.spec = msgspec.structs.replace(self.spec, observation_keys=tuple(sorted(produced & read)))
 
 
 def collate(
