@@ -280,6 +280,17 @@ def test_list_shows_what_can_be_run(tmp_path: Path) -> None:
     assert "toy/Count-v0" in tasks.stdout
 
 
+@pytest.mark.metaworld
+def test_list_gives_long_names_whole_in_a_pipe_and_everything_of_a_family(tmp_path: Path) -> None:
+    overview = rollout("list", cwd=tmp_path).stdout
+    assert "metaworld:mt50" in overview
+    assert "metaworld:window-open-v3" not in overview
+    assert "more: rollout list metaworld" in overview
+    assert "metaworld:window-open-v3" in rollout("list", "metaworld", cwd=tmp_path).stdout
+    tasks = rollout("list", "metaworld:mt50", cwd=tmp_path).stdout
+    assert "button-press-topdown-wall-v3  Bypass a wall and press a button from the top" in tasks
+
+
 def test_a_script_without_a_main_guard_works(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

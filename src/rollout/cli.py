@@ -27,6 +27,7 @@ from rollout.types import SuiteInfo
 __all__ = ["main"]
 
 EXIT_ERRORS, EXIT_USAGE = 1, 2
+WIDE = 1000
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -172,7 +173,8 @@ def list_(target: str | None) -> None:
     from rollout.envs.registry import families
     from rollout.listing import print_catalogue, print_tasks
 
-    console = Console()
+    # In a pipe nothing is folded: names are there to be searched for.
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     if target is None or target in families():
         print_catalogue(console, target)
         return

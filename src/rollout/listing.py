@@ -13,6 +13,8 @@ from rollout.types import SuiteInfo
 
 __all__ = ["print_catalogue", "print_tasks"]
 
+SHORT = 13  # suites of a family in the overview: Meta-World's groups, behind which its 50 single tasks follow
+
 
 def print_catalogue(console: Console, family: str | None = None) -> None:
     """The families (or one of them) with their suites, and the policies. Raises `UsageError`."""
@@ -21,12 +23,15 @@ def print_catalogue(console: Console, family: str | None = None) -> None:
         raise UsageError(
             f"unknown simulator family {family!r}{nearest(family, known)} (known: {', '.join(known)})"
         )
-    table = Table("family", "suites", "installed", box=None, pad_edge=False)
+    table = Table("family", "installed", "suites", box=None, pad_edge=False)
     for name in known if family is None else [family]:
         adapter = load_simulator(name)
         missing = missing_requirement(adapter)
-        targets = " ".join(f"{name}:{suite}" for suite in adapter.names) or f"{name}:<id>"
-        table.add_row(name, targets, "yes" if missing is None else missing.partition("run: ")[2])
+        shown = adapter.names if family is not None else adapter.names[:SHORT]
+        targets = " ".join(f"{name}:{suite}" for suite in shown) or f"{name}:<id>"
+        if len(shown) < len(adapter.names):
+            targets += f" and {len(adapter.names) - len(shown)} more: rollout list {name}"
+        table.add_row(name, "yes" if missing is None else missing.partition("run: ")[2], targets)
     console.print(table)
     if family is None:
         policies = ", ".join([*known_policies(), "package.module:factory"])
