@@ -286,6 +286,7 @@ def test_list_gives_long_names_whole_in_a_pipe_and_everything_of_a_family(tmp_pa
     assert "metaworld:mt50" in overview
     assert "metaworld:window-open-v3" not in overview
     assert "more: rollout list metaworld" in overview
+    assert "\n\npolicies  " in overview
     assert "metaworld:window-open-v3" in rollout("list", "metaworld", cwd=tmp_path).stdout
     tasks = rollout("list", "metaworld:mt50", cwd=tmp_path).stdout
     assert "button-press-topdown-wall-v3  Bypass a wall and press a button from the top" in tasks

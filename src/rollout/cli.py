@@ -174,7 +174,7 @@ def list_(target: str | None) -> None:
     from rollout.listing import print_catalogue, print_tasks
 
     # In a pipe nothing is folded: names are there to be searched for.
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    console = Console(markup=False, width=None if sys.stdout.isatty() else WIDE)
     if target is None or target in families():
         print_catalogue(console, target)
         return
