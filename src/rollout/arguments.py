@@ -111,9 +111,14 @@ _OPTIONS = (
         "--n-action-steps", type=int, metavar="N", help="Actions executed of each chunk.  [the policy's]"
     ),
     click.option(
-        "--workers", type=_Number("auto"), help="Simulator processes; 0 debugs in this one.  [auto]"
+        "--workers",
+        type=_Number("auto"),
+        metavar="N|auto",
+        help="Simulator processes; 0 debugs in this one.  [auto]",
     ),
-    click.option("--max-batch", type=_Number("auto"), help="Most decisions in one forward.  [auto]"),
+    click.option(
+        "--max-batch", type=_Number("auto"), metavar="N|auto", help="Most decisions in one forward.  [auto]"
+    ),
     click.option("--max-wait-ms", type=float, metavar="X", help="How long a batch may wait to fill.  [0]"),
     click.option("--device", metavar="D", help="Where the policy runs: auto, cpu, cuda, cuda:1.  [auto]"),
     click.option("--dtype", type=Among(["fp32", "bf16", "fp16"]), help="The policy's number format.  [fp32]"),
@@ -126,6 +131,7 @@ _OPTIONS = (
     click.option(
         "--video",
         type=_Number("none", "failures", "all"),
+        metavar="none|failures|all|N",
         help="Which episodes are filmed; a number: the first N of each task.  [none]",
     ),
     click.option(

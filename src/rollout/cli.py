@@ -89,9 +89,9 @@ def cli() -> None:
 @click.argument("targets", nargs=-1, metavar="TARGET…")
 @run_options
 def run(targets: tuple[str, ...], **options: Any) -> int:
-    """Evaluate a policy on one or more targets, e.g.
+    """Evaluate a policy on one or more targets.
 
-    rollout run metaworld:mt10 --policy expert --episodes 3
+    For example: rollout run metaworld:mt10 --policy expert --episodes 3
     """
     policy, values = settings(targets, options)
     config = EvalConfig.create(**values)
@@ -167,7 +167,7 @@ def _print_report(report: Report, config: EvalConfig) -> None:
 @cli.command(name="list")
 @click.argument("target", required=False)
 def list_(target: str | None) -> None:
-    """List what can be run: families, suites and policies, or the tasks of TARGET."""
+    """List what can be run, or the tasks of TARGET."""
     from rich.console import Console
 
     from rollout.envs.registry import families
@@ -191,7 +191,7 @@ async def _describe(target: str) -> Sequence[SuiteInfo]:
 
 @cli.command()
 def doctor() -> int:
-    """Check this machine: rendering libraries, assets, versions, memory; each finding with its fix."""
+    """Check this machine, each finding with its fix."""
     from rich.console import Console
 
     from rollout.doctor import diagnose, print_findings
