@@ -8,10 +8,9 @@ from contextlib import AsyncExitStack
 from typing import Any, Self
 
 import anyio
-import msgspec
 from anyio.lowlevel import current_token
 
-from rollout.config import DisplayName, EvalConfig
+from rollout.config import DisplayName, EvalConfig, nearest
 from rollout.display.base import Display
 from rollout.display.select import create_display
 from rollout.engine.slots import Slot
@@ -94,8 +93,7 @@ class Engine:
     def __init__(self, config: EvalConfig | str | Sequence[str], **settings: Any) -> None:
         """`config`, or targets and `EvalConfig`'s fields. Raises `UsageError` where they cannot be run."""
         if isinstance(config, EvalConfig):
-            self.config = msgspec.structs.replace(config, **settings)
-            self.config.validate()
+            self.config = config.replaced(**settings)
         else:
             targets = (config,) if isinstance(config, str) else tuple(config)
             self.config = EvalConfig.create(targets=targets, **settings)
@@ -157,8 +155,7 @@ class Engine:
             )
             self._evaluation.check()
             try:
-                suites = await self._describe()
-                self._evaluation.plan(suites)
+                self._evaluation.plan(await self.describe())
                 self._evaluation.open(self._ready_slots(self._evaluation.n_episodes))
                 return await self._evaluation.run(self._options)
             finally:
@@ -169,10 +166,7 @@ class Engine:
         return self._evaluation is not None and self._evaluation.interrupt()
 
     async def describe(self) -> Mapping[str, SuiteInfo]:
-        """The suites of this engine's targets, with their tasks."""
-        return await self._describe()
-
-    async def _describe(self) -> dict[str, SuiteInfo]:
+        """The suites of this engine's targets, with their tasks. Raises `UsageError` where they cannot be listed."""
         for family, name in self._suite_names:
             suite = f"{family}:{name}"
             if suite not in self._suites:
@@ -190,8 +184,7 @@ class Engine:
         for name in settings:
             if name in FIXED:
                 raise UsageError(f"{name} is fixed while an engine is open: open another one")
-        kept = {name: getattr(self.config, name) for name in EvalConfig.__struct_fields__}
-        return EvalConfig.create(**kept | dict(settings))
+        return self.config.replaced(**settings)
 
     def _check_policy(self, families: tuple[str, ...] | None, name: str) -> None:
         for family in self._adapters:
@@ -239,8 +232,6 @@ def _adapter(family: str) -> type[Simulator]:
 
 def _options(given: Mapping[str, str], adapters: Mapping[str, type[Simulator]]) -> dict[str, dict[str, str]]:
     """`--set` by family. Raises `UsageError` for an option that no family of the run has."""
-    from rollout.config import nearest
-
     for name in given:
         known = [option for adapter in adapters.values() for option in adapter.options]
         if name not in known and "*" not in known:

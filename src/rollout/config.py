@@ -64,6 +64,10 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         config.validate()
         return config
 
+    def replaced(self, **values: Any) -> EvalConfig:
+        """This config with other values, validated as by `create`."""
+        return self.create(**{name: getattr(self, name) for name in self.__struct_fields__} | values)
+
     def validate(self) -> None:
         """Raise `UsageError` where a value cannot be run."""
         if not self.targets:

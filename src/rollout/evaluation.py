@@ -85,9 +85,7 @@ class Evaluation:
         """Open the results directory and take over what a resumed run finds there. Raises `UsageError`."""
         self._slots = slots
         for spec in self._specs:
-            self._counters.tasks.setdefault(
-                (spec.suite, spec.task_id), self._task_counters(spec)
-            ).planned += 1
+            self._counters.tasks.setdefault(spec.task_key, self._task_counters(spec)).planned += 1
         self._counters.planned = len(self._specs)
         self._counters.workers = [WorkerState.IDLE] * len(slots)
         if self._config.out is None:
@@ -97,7 +95,7 @@ class Evaluation:
             self._journal = opener(Path(self._config.out), self._header())
         except ResultsError as exc:
             raise UsageError(str(exc)) from exc
-        planned = {(spec.suite, spec.task_id, spec.episode) for spec in self._specs}
+        planned = {spec.key for spec in self._specs}
         for result in self._journal.recorded:
             if result.key in planned:
                 self._results[result.key] = result
@@ -106,7 +104,7 @@ class Evaluation:
 
     async def run(self, options: Mapping[str, Mapping[str, str]]) -> Report:
         """Measure what is not on record yet. The results are written whatever ends the run."""
-        todo = [spec for spec in self._specs if (spec.suite, spec.task_id, spec.episode) not in self._results]
+        todo = [spec for spec in self._specs if spec.key not in self._results]
         display = self._display
         display.start(self._run_plan(), self._counters)
         for note in self._journal.notes if self._journal else ():
@@ -143,7 +141,7 @@ class Evaluation:
         self._built_s += result.time_s.reset if result.built else 0.0
 
     def _finish(self, wall_s: float) -> Report:
-        order = [(spec.suite, spec.task_id, spec.episode) for spec in self._specs]
+        order = [spec.key for spec in self._specs]
         episodes = tuple(self._results[key] for key in order if key in self._results)
         instructions = {key: task.instruction for key, task in self._counters.tasks.items()}
         timing = self._timing(wall_s)
@@ -165,25 +163,22 @@ class Evaluation:
     def _timing(self, wall_s: float) -> Timing:
         counters = self._counters
         wall = max(wall_s, 1e-9)
+        rates = whole_run(counters, wall)
+        assert rates is not None  # some time has passed
         measured = counters.done - counters.resumed
-        busy = min(1.0, counters.policy_busy_s / wall)
         workers_s = wall * max(1, len(counters.workers))
-        utilisation = min(1.0, counters.sim_busy_s / workers_s)
+        bound: Bound = "policy" if rates.bound == "policy" else "simulators"
         return Timing(
             wall_s=wall_s,
             episodes_per_s=measured / wall if measured else None,
-            steps_per_s=counters.steps / wall if counters.steps else None,
+            steps_per_s=rates.steps_per_s if counters.steps else None,
             decisions=counters.decisions,
             steps=counters.steps,
-            mean_batch=counters.decisions / counters.batches if counters.batches else None,
-            policy_busy=busy,
-            worker_utilisation=utilisation,
-            bound_by="start-up" if self._built_s > workers_s / 2 else self._bound(wall),
+            mean_batch=rates.mean_batch,
+            policy_busy=rates.policy_busy,
+            worker_utilisation=min(1.0, counters.sim_busy_s / workers_s),
+            bound_by="start-up" if self._built_s > workers_s / 2 else bound,
         )
-
-    def _bound(self, wall_s: float) -> Bound:
-        rates = whole_run(self._counters, wall_s)
-        return "policy" if rates is not None and rates.bound == "policy" else "simulators"
 
     def _settings(self, options: Mapping[str, Mapping[str, str]]) -> RunSettings:
         config = self._config

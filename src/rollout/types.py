@@ -40,6 +40,16 @@ class EpisodeSpec(Struct, frozen=True, kw_only=True):
     init_state: int | None = None  # LIBERO's fixed start index
     horizon: int  # most steps that the episode may take
 
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What identifies the episode within a run; its record has the same."""
+        return (self.suite, self.task_id, self.episode)
+
+    @property
+    def task_key(self) -> tuple[str, int]:
+        """What identifies its task."""
+        return (self.suite, self.task_id)
+
 
 class Task(Struct, frozen=True, kw_only=True):
     """One task as a suite lists it, before any simulator is built."""
@@ -163,3 +173,8 @@ class EpisodeResult(Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[str, int, int]:
         """What identifies the episode within a run."""
         return (self.suite, self.task_id, self.episode)
+
+    @property
+    def task_key(self) -> tuple[str, int]:
+        """What identifies its task."""
+        return (self.suite, self.task_id)

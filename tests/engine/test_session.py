@@ -205,7 +205,7 @@ def test_nested_actions_are_sent_and_recorded_as_they_are() -> None:
 
 
 def test_an_error_is_never_a_failure_and_has_no_numbers() -> None:
-    result = failed(SPEC, EpisodeFailure(type="X", message="m"), attempts=3, spent=Spent(), built=False)
+    result = failed(SPEC, EpisodeFailure(type="X", message="m"), attempts=3)
     assert result.outcome is Outcome.ERROR
     assert (result.success, result.sum_reward, result.digest, result.attempts) == (None, None, None, 3)
 

@@ -54,7 +54,6 @@ class Counters(Struct):
     retries: int = 0
     policy_busy_s: float = 0.0  # the policy thread inside infer
     sim_busy_s: float = 0.0  # summed over workers: resetting, stepping, rendering
-    policy_wait_s: float = 0.0  # summed over workers: waiting for the policy
     started_s: float = 0.0  # time.monotonic() when the first episode could start
 
 

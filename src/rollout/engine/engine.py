@@ -16,7 +16,7 @@ from rollout.engine.session import failed
 from rollout.engine.slots import Slot, watch_deadlines
 from rollout.errors import RolloutError, SimulatorError, WorkerDied, WorkerTimeout
 from rollout.policies.base import Policy
-from rollout.types import EpisodeFailure, EpisodeResult, EpisodeSpec, Outcome, Spent, SuiteInfo, VideoRequest
+from rollout.types import EpisodeFailure, EpisodeResult, EpisodeSpec, Outcome, SuiteInfo, VideoRequest
 from rollout.values import Value
 
 __all__ = ["Record", "Run", "RunSettings"]
@@ -52,7 +52,7 @@ class Run:
         self._scheduler = Scheduler(specs)
         self._policy, self._settings, self._counters = policy, settings, counters
         self._record_result, self._display = record, display
-        self._suites = {(s.suite, s.task_id): settings.suites[s.suite].only(s.task_id) for s in specs}
+        self._suites = {spec.task_key: settings.suites[spec.suite].only(spec.task_id) for spec in specs}
         self._unbuildable: set[TaskKey] = set()
         self._fatal: RolloutError | None = None
         self._scope = anyio.CancelScope()
@@ -100,7 +100,7 @@ class Run:
 
     async def _measure(self, slot: Slot, spec: EpisodeSpec, batcher: Batcher) -> None:
         """One episode to its record, with as many attempts as its workers' deaths make necessary and retries allow."""
-        key = (spec.suite, spec.task_id)
+        key = spec.task_key
         progress = self._counters.tasks[key]
         progress.active += 1
         try:
@@ -115,9 +115,7 @@ class Run:
                 except WorkerDied as exc:
                     await slot.discard()
                     if number > self._settings.retries:
-                        self._finish(
-                            failed(spec, _death(exc), attempts=number, spent=Spent(), built=False), None
-                        )
+                        self._finish(failed(spec, _death(exc), attempts=number), None)
                         return
                     self._counters.retries += 1
                     self._display.note(f"{spec.task} episode {spec.episode}: {exc}; trying again")
@@ -131,7 +129,7 @@ class Run:
         worker = await slot.ready(family, settings.options[family])
         attempt = Attempt(
             spec=spec,
-            suite=self._suites[spec.suite, spec.task_id],
+            suite=self._suites[spec.task_key],
             video=settings.video(spec),
             number=number,
             n_action_steps=settings.n_action_steps or self._policy.spec.n_action_steps,
@@ -154,7 +152,7 @@ class Run:
                 self._display.note(f"{spec.suite} {spec.task} cannot be built: {exc}")
             self._unbuildable.add(key)
         for each in specs:
-            self._finish(failed(each, error, attempts=number, spent=Spent(), built=False), None)
+            self._finish(failed(each, error, attempts=number), None)
 
     def _finish(self, result: EpisodeResult, actions: Value | None) -> None:
         self._record_result(result, actions)
@@ -164,7 +162,7 @@ class Run:
 
 def count(counters: Counters, result: EpisodeResult) -> None:
     """Add a record to the counters that displays poll."""
-    task = counters.tasks[result.suite, result.task_id]
+    task = counters.tasks[result.task_key]
     counters.done += 1
     task.done += 1
     task.successes += result.outcome is Outcome.SUCCESS

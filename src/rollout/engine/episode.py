@@ -42,7 +42,7 @@ async def run_episode(
     states, index, clock = counters.workers, worker.index, time.perf_counter
     waiting, stepping = WorkerState.WAITING, WorkerState.STEPPING  # an enum's attribute costs a function call
     spec = attempt.spec
-    builds = worker.task != (spec.suite, spec.task_id)
+    builds = worker.task != spec.task_key
     states[index] = WorkerState.BUILDING if builds else WorkerState.RESETTING
     batcher.active += 1
     try:
@@ -69,7 +69,6 @@ async def run_episode(
             wait_s += waited
             sim_s += done.sim_s
             render_s += done.render_s
-            counters.policy_wait_s += waited
             counters.sim_busy_s += done.sim_s + done.render_s
             video = done.video
     finally:

@@ -38,8 +38,7 @@ class Scheduler:
         self._held: dict[int, TaskKey] = {}
         self._pace = 1.0  # seconds per step of horizon, for tasks that were not measured yet
         for spec in specs:
-            key = (spec.suite, spec.task_id)
-            queue = self._tasks.setdefault(key, _Queue(deque(), spec.horizon, set()))
+            queue = self._tasks.setdefault(spec.task_key, _Queue(deque(), spec.horizon, set()))
             queue.specs.append(spec)
 
     def next(self, worker: int, holds: TaskKey | None = None) -> EpisodeSpec | None:

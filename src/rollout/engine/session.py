@@ -19,7 +19,7 @@ import numpy as np
 from rollout.errors import PolicyError
 from rollout.policies.base import Request, Session
 from rollout.sim.protocol import RunDone, WireObservation
-from rollout.types import EpisodeResult, EpisodeSpec, Observation, Outcome, Spent, TaskInfo
+from rollout.types import EpisodeFailure, EpisodeResult, EpisodeSpec, Observation, Outcome, Spent, TaskInfo
 from rollout.values import Array, Items, Value, pack, pack_array, unpack, unpack_array
 
 __all__ = ["EpisodeSession", "failed"]
@@ -157,7 +157,7 @@ class EpisodeSession:
         return PolicyError(f"the policy returned {exc} (in {where})")
 
 
-def failed(spec: EpisodeSpec, error: Any, *, attempts: int, spent: Spent, built: bool) -> EpisodeResult:
+def failed(spec: EpisodeSpec, error: EpisodeFailure, *, attempts: int) -> EpisodeResult:
     """The record of an episode that could not be measured; it counts as an error, never as a failure."""
     return EpisodeResult(
         **_identity(spec),
@@ -171,8 +171,6 @@ def failed(spec: EpisodeSpec, error: Any, *, attempts: int, spent: Spent, built:
         attempts=attempts,
         error=error,
         digest=None,
-        time_s=spent,
-        built=built,
     )
 
 

@@ -71,9 +71,8 @@ class Server:
             return self._dispatch(command)
         except UsageError as exc:
             return Failed("UsageError", str(exc), "", ends_run="usage")
-        except (
-            ResultsError
-        ) as exc:  # a video could not be written: the disk is full, and not for this episode alone
+        except ResultsError as exc:
+            # A video could not be written: the disk is full, and not for this episode alone.
             return Failed("ResultsError", str(exc), "", ends_run="results")
         except Exception as exc:  # a simulator may raise anything
             return _failed(exc, building=self._building)
@@ -105,12 +104,10 @@ class Server:
         return Started(os.getpid())
 
     def _reset(self, command: Reset) -> ResetDone:
-        if self._episode is not None:
-            self._episode.abandon()
-            self._episode = None
+        self._abandon_episode()
         began = time.perf_counter()
         spec = command.spec
-        built = self._task != (spec.suite, spec.task_id)
+        built = self._task != spec.task_key
         simulator = self._build(command.suite, spec.task_id) if built else self._simulator
         assert simulator is not None
         observation = simulator.reset(spec, command.observe)
@@ -128,10 +125,13 @@ class Server:
         self._simulator, self._task = simulator, (suite.suite, task_id)
         return simulator
 
+    def _abandon_episode(self) -> None:
+        episode, self._episode = self._episode, None
+        if episode is not None:
+            episode.abandon()
+
     def _close_simulator(self) -> None:
-        if self._episode is not None:
-            self._episode.abandon()
-            self._episode = None
+        self._abandon_episode()
         simulator, self._simulator, self._task = self._simulator, None, None
         if simulator is not None:
             simulator.close()

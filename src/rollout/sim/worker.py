@@ -104,7 +104,7 @@ class _Calls:
         """Start an episode."""
         done = await self._call(command, ResetDone, self._limits.reset)
         if done.task is not None:
-            self.task, self.info = (command.spec.suite, command.spec.task_id), done.task
+            self.task, self.info = command.spec.task_key, done.task
         return done
 
     def run(self, actions: Array | Items) -> Coroutine[None, None, RunDone]:
@@ -180,14 +180,13 @@ class WorkerProcess(_Calls):
         try:
             self._connection.send(command)
             reply = await self._reply
-        except (
-            asyncio.CancelledError
-        ):  # an answer will come that nobody waits for: the worker is of no use any more
+        except asyncio.CancelledError:
+            # An answer will come that nobody waits for: the worker is of no use any more.
             self._condemn(WorkerDied("its call was cancelled"), grace_s=0.0)
             raise
         finally:
             self._reply = self._deadline = None
-        return reply if isinstance(reply, expected) else _check(reply, expected)
+        return _check(reply, expected)
 
     def _on_reply(self, reply: Reply) -> None:
         if self._reply is None or self._reply.done():
