@@ -10,7 +10,7 @@ from typing import Any, Self
 import anyio
 from anyio.lowlevel import current_token
 
-from rollout.config import DisplayName, EvalConfig, nearest
+from rollout.config import DisplayName, EvalConfig
 from rollout.display.base import Display
 from rollout.display.select import create_display
 from rollout.engine.slots import Slot
@@ -19,6 +19,7 @@ from rollout.envs.registry import load_simulator, missing_requirement, resolve
 from rollout.errors import SimulatorError, UsageError, WorkerDied
 from rollout.evaluation import Evaluation
 from rollout.policies.load import as_policy, policy_name
+from rollout.protocols import protocol_used, simulator_options
 from rollout.rendering import choose_backend, worker_environment
 from rollout.resources import available_memory, usable_cores, workers_that_fit
 from rollout.results.report import Report
@@ -99,7 +100,7 @@ class Engine:
             self.config = EvalConfig.create(targets=targets, **settings)
         self._suite_names = _resolve_targets(self.config.targets)
         self._adapters = {family: _adapter(family) for family, _ in self._suite_names}
-        self._options = _options(self.config.options, self._adapters)
+        self._options = simulator_options(self.config, self._adapters)
         self._slots: list[Slot] = []
         self._suites: dict[str, SuiteInfo] = {}
         self._evaluation: Evaluation | None = None
@@ -108,7 +109,7 @@ class Engine:
         async with AsyncExitStack() as stack:
             self._forkserver = None
             if self.config.workers != 0:
-                self._forkserver = await stack.enter_async_context(Forkserver())
+                self._forkserver = await stack.enter_async_context(Forkserver(families=list(self._adapters)))
             stack.push_async_callback(self._discard_workers)
             # Asks a process of its own what this machine renders with, while the forkserver is importing.
             self._backend = await anyio.to_thread.run_sync(choose_backend, self.config.render)
@@ -151,6 +152,7 @@ class Engine:
                 policy_name(policy),
                 self._backend,
                 self._adapters,
+                protocol_used(config, self._options),
                 create_display(shown, sys.stdout) if isinstance(shown, str) else shown,
             )
             self._evaluation.check()
@@ -228,19 +230,3 @@ def _adapter(family: str) -> type[Simulator]:
     if missing is not None:
         raise UsageError(missing)
     return adapter
-
-
-def _options(given: Mapping[str, str], adapters: Mapping[str, type[Simulator]]) -> dict[str, dict[str, str]]:
-    """`--set` by family. Raises `UsageError` for an option that no family of the run has."""
-    for name in given:
-        known = [option for adapter in adapters.values() for option in adapter.options]
-        if name not in known and "*" not in known:
-            raise UsageError(
-                f"--set {name}: no such option{nearest(name, known)} (known: {', '.join(sorted(known))})"
-            )
-    return {
-        family: {
-            name: value for name, value in given.items() if name in adapter.options or "*" in adapter.options
-        }
-        for family, adapter in adapters.items()
-    }

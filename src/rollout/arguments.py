@@ -123,7 +123,9 @@ _OPTIONS = (
     click.option("--device", metavar="D", help="Where the policy runs: auto, cpu, cuda, cuda:1.  [auto]"),
     click.option("--dtype", type=Among(["fp32", "bf16", "fp16"]), help="The policy's number format.  [fp32]"),
     click.option("--compile", is_flag=True, default=None, help="torch.compile the policy."),
-    click.option("--protocol", type=Among(["lerobot"]), help="Whose evaluation rules.  [lerobot]"),
+    click.option(
+        "--protocol", metavar="NAME", help="Whose evaluation rules: lerobot, openpi, vla-eval.  [lerobot]"
+    ),
     click.option(
         "--set", "options", multiple=True, metavar="KEY=VALUE", help="A simulator's option; see the docs."
     ),

@@ -26,7 +26,7 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tasks: tuple[int, ...] | None = None  # indices within each suite; None: all
     seed: int = 1000  # episode e has seed + e, as lerobot-eval
     horizon: int | None = None  # overrides every task's own
-    protocol: Literal["lerobot"] = "lerobot"
+    protocol: str = "lerobot"
     options: dict[str, str] = field(default_factory=dict)  # --set
     n_action_steps: int | None = None  # None: the policy's own
     policy_args: dict[str, Any] = field(default_factory=dict)
@@ -51,10 +51,14 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def create(cls, **values: Any) -> EvalConfig:
-        """Validate keyword arguments as a config. Raises `UsageError` with one line that names the field."""
+        """Validate keyword arguments as a config. What is not given is the protocol's, else the field's default.
+
+        Raises `UsageError` with one line that names the field.
+        """
         for name in values:
             if name not in cls.__struct_fields__:
                 raise UsageError(f"unknown setting {name!r}{nearest(name, cls.__struct_fields__)}")
+        values = {**PROTOCOL_DEFAULTS.get(values.get("protocol", ""), {}), **values}
         if "out" in values and values["out"] is not None:
             values["out"] = os.fspath(values["out"])
         try:
@@ -106,6 +110,13 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return {name: msgspec.to_builtins(getattr(self, name)) for name in AFFECTS_RESULTS} | {
             "policy": policy
         }
+
+
+PROTOCOL_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "openpi": {"episodes": 50, "seed": 7, "n_action_steps": 5},
+    "vla-eval": {"episodes": 50, "seed": 7},
+}
+"""What a protocol says of the run itself, where it is not what `EvalConfig` has anyway."""
 
 
 AFFECTS_RESULTS = (

@@ -16,6 +16,7 @@ from rollout.config import EvalConfig
 from rollout.display.base import Counters, Display, RunPlan, TaskCounters, WorkerState
 from rollout.display.rates import whole_run
 from rollout.engine.engine import Run, RunSettings, count
+from rollout.engine.scheduler import Costs
 from rollout.engine.slots import Slot
 from rollout.envs.base import Simulator
 from rollout.errors import ResultsError, UsageError
@@ -28,7 +29,7 @@ from rollout.results.journal import Journal, holds_journal
 from rollout.results.report import Report
 from rollout.results.summary import Bound, Timing, summarize, write_summary
 from rollout.sim.video import require_encoder, video_path
-from rollout.types import EpisodeResult, EpisodeSpec, SuiteInfo, VideoRequest
+from rollout.types import EpisodeResult, EpisodeSpec, ProtocolUsed, SuiteInfo, VideoRequest
 from rollout.values import Value
 
 __all__ = ["Evaluation"]
@@ -47,10 +48,11 @@ class Evaluation:
         policy_name: str,
         backend: Backend,
         adapters: Mapping[str, type[Simulator]],
+        protocol: ProtocolUsed,
         display: Display,
     ) -> None:
         self._config, self._policy, self._policy_name = config, policy, policy_name
-        self._backend, self._adapters = backend, adapters
+        self._backend, self._adapters, self._protocol = backend, adapters, protocol
         self._display = display
         self._counters = Counters()
         self._results: dict[tuple[str, int, int], EpisodeResult] = {}
@@ -145,7 +147,7 @@ class Evaluation:
         episodes = tuple(self._results[key] for key in order if key in self._results)
         instructions = {key: task.instruction for key, task in self._counters.tasks.items()}
         timing = self._timing(wall_s)
-        summary = summarize(episodes, len(order), instructions, timing)
+        summary = summarize(episodes, len(order), instructions, timing, self._protocol)
         out = None
         if self._journal is not None:
             out = self._journal.out
@@ -185,6 +187,9 @@ class Evaluation:
         return RunSettings(
             suites=self._suites,
             options=options,
+            costs={
+                family: Costs(adapter.build_s, adapter.step_s) for family, adapter in self._adapters.items()
+            },
             n_action_steps=config.n_action_steps,
             max_batch=AUTO_MAX_BATCH if config.max_batch == "auto" else config.max_batch,
             max_wait_s=config.max_wait_ms / 1e3,
@@ -231,7 +236,7 @@ class Evaluation:
             policy=self._policy_name,
             versions=versions,
             gl=self._backend.name if self._renders() else None,
-            protocol=config.protocol,
+            protocol=self._protocol,
             planned=len(self._specs),
             shard=config.shard,
         )

@@ -16,6 +16,7 @@ __all__ = [
     "Observation",
     "ObservationRequest",
     "Outcome",
+    "ProtocolUsed",
     "Spent",
     "SuiteInfo",
     "Task",
@@ -92,6 +93,12 @@ class TaskInfo(Struct, frozen=True, kw_only=True):
     action_space: Space
     observation_space: dict[str, Space]  # by observation key
     success_rule: str | None  # in words, for the record; None: no success signal is known
+    environment_state: tuple[
+        str, ...
+    ] = ()  # the elements of `observation.environment_state`, where they have names
+    goal: tuple[
+        tuple[str, ...], ...
+    ] = ()  # predicates that must all hold, e.g. (("on", "bowl_1", "plate_1"),)
 
 
 class ObservationRequest(Struct, frozen=True, kw_only=True):
@@ -103,6 +110,17 @@ class ObservationRequest(Struct, frozen=True, kw_only=True):
     def wants(self, key: str) -> bool:
         """Whether `key` was asked for."""
         return self.keys is None or key in self.keys
+
+
+class ProtocolUsed(Struct, frozen=True, kw_only=True):
+    """Whose evaluation rules a run followed, and each value of them as it was used, overrides included."""
+
+    name: str  # e.g. "lerobot"
+    fingerprint: str  # a hash over all that follows: equal where two runs are comparable
+    seed: int  # of each task's first episode
+    horizon: int | None  # where it overrides the suites' own
+    n_action_steps: int | None  # where it overrides the policy's own
+    options: dict[str, dict[str, str]]  # by simulator family, as `--set` takes them
 
 
 class VideoMode(StrEnum):

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.engine.scheduler import Scheduler
+from rollout.engine.scheduler import Costs, Scheduler
 from rollout.types import EpisodeSpec
 
 
@@ -110,6 +110,31 @@ def test_a_worker_that_lost_its_simulator_goes_on_with_the_task_if_nobody_else_d
     assert scheduler.next(0) is not None
     scheduler.measured(("s", 0), episode_s=1.0, build_s=100.0)
     assert scheduler.next(0, None) is not None
+
+
+def test_before_anything_is_measured_a_task_is_shared_only_where_the_family_says_that_it_is_worth_it() -> None:
+    for build_s, shared in ((1.0, True), (20.0, False)):
+        scheduler = Scheduler(specs({"a": 5}), {"s": Costs(build_s=build_s, step_s=0.01)})
+        assert scheduler.next(0) is not None
+        assert (scheduler.next(1) is not None) is shared
+
+
+def test_a_worker_that_was_not_needed_is_once_the_rest_proves_long() -> None:
+    scheduler = Scheduler(specs({"a": 5}), {"s": Costs(build_s=5.0, step_s=0.01)})
+    first = scheduler.next(0)
+    assert scheduler.next(1) is None
+    scheduler.measured(("s", 0), episode_s=30.0, build_s=5.0)
+    assert scheduler.next(0, holds(first)) is not None
+    assert scheduler.next(1) is not None
+
+
+def test_what_one_task_took_is_expected_of_the_others_of_its_family() -> None:
+    scheduler = Scheduler(specs({"a": 1, "b": 4}), {"s": Costs(build_s=1.0, step_s=0.001)})
+    first = [scheduler.next(0), scheduler.next(1)]
+    assert [spec.task for spec in first if spec] == ["b", "a"]
+    assert scheduler.next(2) is None  # 0.3 s are left
+    scheduler.measured(("s", 0), episode_s=10.0, build_s=1.0)
+    assert holds(scheduler.next(1, ("s", 0))) == ("s", 1)
 
 
 def test_dropping_a_task_hands_back_what_was_left_of_it() -> None:

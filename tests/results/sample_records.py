@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rollout.results.header import Header
-from rollout.types import EpisodeFailure, EpisodeResult, Outcome, Spent
+from rollout.types import EpisodeFailure, EpisodeResult, Outcome, ProtocolUsed, Spent
 from rollout.values import Value, pack
 
 KEYS = [("metaworld:mt10", task_id, episode) for task_id in range(2) for episode in range(3)]
@@ -21,7 +21,9 @@ def header(**changes: Any) -> Header:
         "policy": "expert",
         "versions": {"rollout": "0.1.0", "mujoco": "3.3.0"},
         "gl": None,
-        "protocol": "lerobot",
+        "protocol": ProtocolUsed(
+            name="lerobot", fingerprint="0f", seed=1000, horizon=None, n_action_steps=None, options={}
+        ),
         "planned": len(KEYS),
     }
     return Header(**values | changes)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from rollout.display.base import Counters, Display, WorkerState
 from rollout.engine.batcher import Batcher
 from rollout.engine.episode import Attempt, Measured, run_episode
-from rollout.engine.scheduler import Scheduler, TaskKey
+from rollout.engine.scheduler import Costs, Scheduler, TaskKey
 from rollout.engine.session import failed
 from rollout.engine.slots import Slot, watch_deadlines
 from rollout.errors import RolloutError, SimulatorError, WorkerDied, WorkerTimeout
@@ -29,6 +29,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 
     suites: Mapping[str, SuiteInfo]
     options: Mapping[str, Mapping[str, str]]  # by family
+    costs: Mapping[str, Costs]  # by family, before anything is measured
     n_action_steps: int | None
     max_batch: int
     max_wait_s: float
@@ -49,7 +50,8 @@ class Run:
         record: Record,
         display: Display,
     ) -> None:
-        self._scheduler = Scheduler(specs)
+        self._scheduler = Scheduler(specs, settings.costs)
+        self._news = anyio.Event()  # an episode ended: what was not worth a worker's while may be now
         self._policy, self._settings, self._counters = policy, settings, counters
         self._record_result, self._display = record, display
         self._suites = {spec.task_key: settings.suites[spec.suite].only(spec.task_id) for spec in specs}
@@ -91,12 +93,20 @@ class Run:
 
     async def _work(self, slot: Slot, batcher: Batcher) -> None:
         try:
-            while (spec := self._scheduler.next(slot.index, slot.holds)) is not None:
+            while (spec := await self._next(slot)) is not None:
                 await self._measure(slot, spec, batcher)
+                self._news.set()
+                self._news = anyio.Event()
         except RolloutError as exc:
             self._fatal = self._fatal or exc
             self.stop()
         self._counters.workers[slot.index] = WorkerState.IDLE
+
+    async def _next(self, slot: Slot) -> EpisodeSpec | None:
+        while (spec := self._scheduler.next(slot.index, slot.holds)) is None and len(self._scheduler):
+            self._counters.workers[slot.index] = WorkerState.IDLE
+            await self._news.wait()
+        return spec
 
     async def _measure(self, slot: Slot, spec: EpisodeSpec, batcher: Batcher) -> None:
         """One episode to its record, with as many attempts as its workers' deaths make necessary and retries allow."""

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from rollout.types import EpisodeSpec
 
-__all__ = ["Scheduler", "TaskKey"]
+__all__ = ["Costs", "Scheduler", "TaskKey"]
 
 TaskKey = tuple[str, int]  # (suite, task_id)
+
+WORTH = 2.0  # how many times longer than building the rest of a task must take to be shared
+
+
+class Costs(Struct):
+    """What a family's episodes are expected to take, in seconds: rough figures at first, then the last measured."""
+
+    build_s: float
+    step_s: float  # of the horizon: an episode may end before
 
 
 class _Queue(Struct):
@@ -20,9 +29,20 @@ class _Queue(Struct):
     specs: deque[EpisodeSpec]
     horizon: int
     owners: set[int]  # workers that hold its simulator
-    build_s: float = 0.0
+    costs: Costs  # shared by its family's tasks
+    build_s: float | None = None
     measured: int = 0
     mean_s: float = 0.0  # of the measured episodes
+
+    def left_s(self) -> float:
+        """Expected seconds until the task's present owners are done with it."""
+        episode_s = self.mean_s if self.measured else self.horizon * self.costs.step_s
+        return len(self.specs) * episode_s / max(1, len(self.owners))
+
+    def worth_joining(self) -> bool:
+        """Whether one owner more would end it sooner, by enough to pay for what building takes from the others."""
+        build_s = self.costs.build_s if self.build_s is None else self.build_s
+        return not self.owners or self.left_s() > WORTH * build_s
 
 
 class Scheduler:
@@ -30,19 +50,25 @@ class Scheduler:
 
     A worker stays with the task whose simulator it holds. When that has nothing left, it starts the longest task that
     nobody works on; when there is none, it joins the task that would end last, unless building the simulator would
-    take longer than its owners need for the rest. The order never affects a result (design: determinism).
+    take too long for what its owners need for the rest. The order never affects a result (design: determinism).
     """
 
-    def __init__(self, specs: Iterable[EpisodeSpec]) -> None:
+    def __init__(self, specs: Iterable[EpisodeSpec], costs: Mapping[str, Costs] | None = None) -> None:
+        """`costs` are by family, before anything is measured."""
         self._tasks: dict[TaskKey, _Queue] = {}
         self._held: dict[int, TaskKey] = {}
-        self._pace = 1.0  # seconds per step of horizon, for tasks that were not measured yet
+        known = dict(costs or {})
         for spec in specs:
-            queue = self._tasks.setdefault(spec.task_key, _Queue(deque(), spec.horizon, set()))
+            family = spec.suite.partition(":")[0]
+            expected = known.setdefault(family, Costs(build_s=0.0, step_s=1.0))
+            queue = self._tasks.setdefault(spec.task_key, _Queue(deque(), spec.horizon, set(), expected))
             queue.specs.append(spec)
 
     def next(self, worker: int, holds: TaskKey | None = None) -> EpisodeSpec | None:
-        """The next spec for `worker`, whose simulator is that of `holds`. None where nothing is left for it."""
+        """The next spec for `worker`, whose simulator is that of `holds`.
+
+        None where nothing is worth its while: for good where nothing is left, else until more is measured.
+        """
         self._let_go(worker)  # first: its own claim must not keep it from a task whose simulator it lost
         own = self._tasks.get(holds) if holds is not None else None
         key = holds if own is not None and own.specs else self._longest_unowned() or self._worth_joining()
@@ -63,29 +89,22 @@ class Scheduler:
         queue = self._tasks[key]
         queue.measured += 1
         queue.mean_s += (episode_s - queue.mean_s) / queue.measured
-        self._pace = queue.mean_s / queue.horizon
+        queue.costs.step_s = queue.mean_s / queue.horizon
         if build_s is not None:
-            queue.build_s = build_s
+            queue.build_s = queue.costs.build_s = build_s
 
     def __len__(self) -> int:
         return sum(len(queue.specs) for queue in self._tasks.values())
 
     def _longest_unowned(self) -> TaskKey | None:
-        free = [key for key, queue in self._tasks.items() if queue.specs and not queue.owners]
-        return max(free, key=lambda key: self._work_left(self._tasks[key]), default=None)
+        return self._last([key for key, queue in self._tasks.items() if queue.specs and not queue.owners])
 
     def _worth_joining(self) -> TaskKey | None:
-        open_tasks = [key for key, queue in self._tasks.items() if queue.specs]
-        last = max(open_tasks, key=lambda key: self._work_left(self._tasks[key]), default=None)
-        if last is None:
-            return None
-        queue = self._tasks[last]
-        return last if not queue.owners or self._work_left(queue) > queue.build_s else None
+        last = self._last([key for key, queue in self._tasks.items() if queue.specs])
+        return last if last is not None and self._tasks[last].worth_joining() else None
 
-    def _work_left(self, queue: _Queue) -> float:
-        """Expected seconds until the task's present owners are done with it."""
-        episode_s = queue.mean_s if queue.measured else queue.horizon * self._pace
-        return len(queue.specs) * episode_s / max(1, len(queue.owners))
+    def _last(self, keys: list[TaskKey]) -> TaskKey | None:
+        return max(keys, key=lambda key: self._tasks[key].left_s(), default=None)
 
     def _let_go(self, worker: int) -> None:
         held = self._held.pop(worker, None)

@@ -22,7 +22,7 @@ from rollout.sim.protocol import RunDone, WireObservation
 from rollout.types import EpisodeFailure, EpisodeResult, EpisodeSpec, Observation, Outcome, Spent, TaskInfo
 from rollout.values import Array, Items, Value, pack, pack_array, unpack, unpack_array
 
-__all__ = ["EpisodeSession", "failed"]
+__all__ = ["EpisodeSession", "episode_digest", "failed"]
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -131,16 +131,13 @@ class EpisodeSession:
             terminated=last.terminated,
             truncated=last.truncated,
             attempts=attempts,
-            digest=self._digest(rewards, last),
+            digest=episode_digest(
+                self.actions, rewards, self.steps, last.terminated, last.truncated, last.success
+            ),
             time_s=spent,
             video=video,
             built=built,
         )
-
-    def _digest(self, rewards: np.ndarray, last: RunDone) -> str:
-        """128 bits over everything that the episode did: actions, rewards, ending."""
-        ending = (self.steps, last.terminated, last.truncated, last.success)
-        return blake2b(_encode((self.actions, pack_array(rewards), ending)), digest_size=16).hexdigest()
 
     def _nested_chunk(self, actions: Any) -> Items:
         try:
@@ -155,6 +152,18 @@ class EpisodeSession:
     def _blame(self, exc: Exception) -> PolicyError:
         where = f"{self.spec.suite} {self.spec.task} episode {self.spec.episode}, step {self.steps}"
         return PolicyError(f"the policy returned {exc} (in {where})")
+
+
+def episode_digest(
+    actions: Value, rewards: np.ndarray, steps: int, terminated: bool, truncated: bool, success: bool | None
+) -> str:
+    """128 bits over everything that an episode did, in hexadecimal.
+
+    `actions` are the packed executed ones (`pack_array`, or `Items` where the action space is nested), leading
+    axis: steps; `rewards` float64 (steps,).
+    """
+    ending = (steps, terminated, truncated, success)
+    return blake2b(_encode((actions, pack_array(rewards), ending)), digest_size=16).hexdigest()
 
 
 def failed(spec: EpisodeSpec, error: EpisodeFailure, *, attempts: int) -> EpisodeResult:

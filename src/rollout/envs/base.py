@@ -48,10 +48,15 @@ class Simulator(Protocol):
     options: ClassVar[
         Mapping[str, str]
     ]  # what `--set` accepts: name -> one line that says what it does; "*": anything
+    # Whose evaluation rules it knows: the name of a `--protocol` -> the values of `options` that it stands for.
+    protocols: ClassVar[Mapping[str, Mapping[str, str]]]
     needs_gl: ClassVar[
         Literal["always", "cameras", "never"]
     ]  # when MuJoCo's rendering libraries must be there
     worker_memory_gb: ClassVar[float]  # what one worker holds, for `--workers auto`
+    # Rough figures in seconds, on one core, for the scheduler until it has measured: of `build`, and of one step.
+    build_s: ClassVar[float]
+    step_s: ClassVar[float]
 
     info: TaskInfo  # complete once `build` returned
 
@@ -63,6 +68,16 @@ class Simulator(Protocol):
     @classmethod
     def describe(cls, name: str, options: Mapping[str, str]) -> SuiteInfo:
         """List the tasks of suite `name`. Runs in a worker; may import the simulator. Raises `UsageError`."""
+        ...
+
+    @classmethod
+    def preload(cls) -> None:
+        """Import what `build` imports, in the process that workers are forked from: they then start at once.
+
+        The one member that an adapter may lack. Called with rendering switched off (`rollout.envs.gl`): no GL and no
+        CUDA context may be made here, and no thread started. What it raises is ignored: the workers import for
+        themselves then, and say what is wrong.
+        """
         ...
 
     def __init__(self, suite: SuiteInfo, task_id: int, options: Mapping[str, str]) -> None: ...

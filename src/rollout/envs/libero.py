@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,59 +10,45 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import structs
 
 from rollout.config import nearest
 from rollout.envs import libero_files
 from rollout.envs.base import Requirement, Step
-from rollout.envs.libero_cameras import Pictures
-from rollout.envs.observations import STATE, bounded, check_keys, image, image_key, vector
-from rollout.envs.options import one_of, switch, whole_number
+from rollout.envs.gl import NO_WINDOW, rendering_off
+from rollout.envs.libero_cameras import Pictures, padded, turned
+from rollout.envs.libero_options import HORIZONS, OPTIONS, PROTOCOLS, LiberoOptions
+from rollout.envs.libero_scene import open_scene
+from rollout.envs.libero_state import EnvironmentState
+from rollout.envs.observations import ENVIRONMENT_STATE, STATE, bounded, check_keys, vector
 from rollout.errors import UsageError
-from rollout.spaces import Box, Space
+from rollout.spaces import Box
 from rollout.types import EpisodeSpec, Observation, ObservationRequest, SuiteInfo, Task, TaskInfo
 
 __all__ = ["LiberoSimulator", "axis_angle"]
 
 FPS: Final = 20
-# LeRobot's limits: a little above the longest demonstration of each suite.
-HORIZONS: Final[Mapping[str, int]] = {"spatial": 280, "object": 280, "goal": 300, "10": 520, "90": 400}
-# Robosuite's camera -> LeRobot's name for it.
-CAMERAS: Final[Mapping[str, str]] = {"agentview": "image", "robot0_eye_in_hand": "image2"}
 FILMED: Final = "agentview"
+LEAST_SINE: Final = {"float32": 1e-10, "float64": 0.0, "antipodal": 1e-8}  # less is no rotation
 NO_OP: Final = (0, 0, 0, 0, 0, 0, -1)  # stay, gripper open
-
-
-class _Settings(Struct, frozen=True, kw_only=True):
-    height: int
-    width: int
-    settle_steps: int
-    relative: bool
-    init_states: bool
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> _Settings:
-        return cls(
-            height=whole_number(options, "height", 360, least=16, most=4096),
-            width=whole_number(options, "width", 360, least=16, most=4096),
-            settle_steps=whole_number(options, "settle_steps", 10, least=0, most=1000),
-            relative=one_of(options, "control_mode", ("relative", "absolute")) == "relative",
-            init_states=switch(options, "init_states", default=True),
-        )
 
 
 class LiberoSimulator:
     """One LIBERO task (Liu et al. 2023): a Panda arm at 20 Hz, an instruction, 50 fixed initial states.
 
     Observations: `observation.images.image` (`agentview`) and `observation.images.image2` (the wrist), uint8
-    (height, width, 3), 360 x 360 by default, turned by 180 degrees; `observation.state`, float32 (8,):
-    position of the hand in metres, its orientation as axis times angle, positions of the two fingers.
+    (height, width, 3), in the protocol `lerobot` 360 x 360 and turned by 180 degrees; `observation.state`,
+    float32 (8,): position of the hand in metres, its orientation as axis times angle, positions of the two
+    fingers; `observation.environment_state`, float32 of a length that the task decides: what the scripted
+    expert needs, element by element named in `TaskInfo.environment_state`.
 
-    Actions: float32 (7,), passed on as they are. In `relative` mode displacement, rotation and gripper in
-    [-1, 1] (-1 opens it); in `absolute` mode position in metres, axis times angle, and gripper.
+    Actions: float32 (7,), passed on as they are unless the gripper is `binary`. In `relative` mode displacement,
+    rotation and gripper in [-1, 1] (-1 opens it); in `absolute` mode position in metres, axis times angle, and
+    gripper.
 
-    The semantics are those of huggingface/lerobot, src/lerobot/envs/libero.py and its LIBERO processor: seed,
-    reset, initial state, 10 settle steps that count nowhere; the first success ends the episode.
+    The semantics of the protocol `lerobot` are those of huggingface/lerobot, src/lerobot/envs/libero.py and its
+    LIBERO processor: seed, reset, initial state, 10 settle steps that count nowhere; the first success ends the
+    episode. `libero_options` has what the others change.
     """
 
     family: ClassVar[str] = "libero"
@@ -72,15 +59,12 @@ class LiberoSimulator:
         Requirement("libero", libero_files.INSTALL),
         Requirement("robosuite", libero_files.INSTALL),
     )
-    options: ClassVar[Mapping[str, str]] = {
-        "control_mode": "how actions are meant: relative (default) or absolute",
-        "height": "height of the pictures in pixels (default 360)",
-        "init_states": "start from LIBERO's fixed initial states: true (default), or false: from the seed",
-        "settle_steps": "no-op steps after a reset, counted nowhere (default 10)",
-        "width": "width of the pictures in pixels (default 360)",
-    }
+    options: ClassVar[Mapping[str, str]] = OPTIONS
+    protocols: ClassVar[Mapping[str, Mapping[str, str]]] = PROTOCOLS
     needs_gl: ClassVar[Literal["always", "cameras", "never"]] = "always"
     worker_memory_gb: ClassVar[float] = 2.4
+    build_s: ClassVar[float] = 6.0
+    step_s: ClassVar[float] = 0.02  # where one step in ten is looked at
 
     info: TaskInfo
 
@@ -97,7 +81,7 @@ class LiberoSimulator:
     @classmethod
     def describe(cls, name: str, options: Mapping[str, str]) -> SuiteInfo:
         """List the suite's tasks, in LIBERO's order. Raises `UsageError` where LIBERO's files are missing."""
-        settings = _Settings.parse(options)
+        settings = LiberoOptions.parse(options)
         [name] = cls.expand(name)
         suite = _benchmark(name)
         tasks = tuple(
@@ -105,17 +89,28 @@ class LiberoSimulator:
                 task=task.name,
                 task_id=task_id,
                 instruction=task.language,
-                horizon=HORIZONS[name],
+                horizon=settings.horizons[name],
                 n_init_states=len(suite.get_task_init_states(task_id)) if settings.init_states else None,
             )
             for task_id, task in enumerate(suite.tasks)
         )
         return SuiteInfo(suite=f"libero:{name}", tasks=tasks, versions=_versions())
 
+    @classmethod
+    def preload(cls) -> None:
+        """Import LIBERO, robosuite and what comes with them (3 s, 130 MB)."""
+        libero_files.prepare()
+        with rendering_off(NO_WINDOW):
+            import libero.libero.benchmark
+            import libero.libero.envs  # noqa: F401
+            from robosuite.utils.transform_utils import mat2quat
+
+            mat2quat(np.eye(3))  # the first function of numba's that is called loads most of numba (0.7 s)
+
     def __init__(self, suite: SuiteInfo, task_id: int, options: Mapping[str, str]) -> None:
-        self._settings = settings = _Settings.parse(options)
+        self._settings = settings = LiberoOptions.parse(options)
+        self._cameras = settings.cameras
         task = suite.task(task_id)
-        picture: Space = image(settings.height, settings.width)
         self.info = TaskInfo(
             suite=suite.suite,
             task=task.task,
@@ -124,7 +119,7 @@ class LiberoSimulator:
             horizon=task.horizon,
             fps=FPS,
             action_space=_action_space(settings.relative),
-            observation_space={**dict.fromkeys(map(image_key, CAMERAS.values()), picture), STATE: vector(8)},
+            observation_space={**self._cameras.spaces(*settings.picture), STATE: vector(8)},
             success_rule="the goal predicates of the task's BDDL file hold, at any step",
         )
         self._observe = ObservationRequest()
@@ -133,21 +128,31 @@ class LiberoSimulator:
         self._env: Any = None
 
     def build(self) -> None:
-        """Compile the scene and make its GL context (5 to 10 s)."""
+        """Compile the scene (3 to 8 s). Its GL context is made when a first picture is asked for."""
         suite = _benchmark(self.info.suite.partition(":")[2])
-        from libero.libero.envs import OffScreenRenderEnv
-
-        task_id = self.info.task_id
-        self._init_states = suite.get_task_init_states(task_id) if self._settings.init_states else None
-        self._env = OffScreenRenderEnv(
-            bddl_file_name=suite.get_task_bddl_file_path(task_id),
-            camera_heights=self._settings.height,
-            camera_widths=self._settings.width,
+        settings, task_id = self._settings, self.info.task_id
+        self._init_states = suite.get_task_init_states(task_id) if settings.init_states else None
+        self._env = open_scene(
+            suite.get_task_bddl_file_path(task_id),
+            self._pictures,
+            fast_reset=settings.fast_reset,
+            camera_names=list(dict.fromkeys((*self._cameras.names, FILMED))),
+            camera_heights=settings.height,
+            camera_widths=settings.width,
             ignore_done=True,  # robosuite's limit of 1000 steps counts the settle steps; ours is the horizon
         )
         scene = self._env.env
-        scene._create_camera_sensors = self._pictures.on_demand(scene._create_camera_sensors)
         self._initializers = list(scene.object_property_initializers)
+        self._state = EnvironmentState(scene)
+        self.info = structs.replace(
+            self.info,
+            observation_space={
+                **self.info.observation_space,
+                ENVIRONMENT_STATE: vector(len(self._state.names)),
+            },
+            environment_state=self._state.names,
+            goal=self._state.goal,
+        )
 
     def reset(self, spec: EpisodeSpec, observe: ObservationRequest) -> Observation:
         """Seed, reset, set the initial state, settle. Raises `UsageError` for a key that there is not."""
@@ -157,8 +162,8 @@ class LiberoSimulator:
         np.random.seed(spec.seed % 2**32)
         # LIBERO appends to this list at every reset, and draws once for each entry before it places fixtures:
         # where they stand depends on how many resets there were (libero_10 3, libero_spatial 4, and more).
-        # LeRobot builds, resets, and resets again for its first episode; here every episode is like that one.
-        self._env.env.object_property_initializers = self._initializers * 2
+        # Here every episode is like a first one, so that it depends on nothing but its spec.
+        self._env.env.object_property_initializers = self._initializers * (1 + self._settings.earlier_resets)
         raw = self._start(spec.init_state)
         for robot in self._env.robots:  # after settling, whose no-op is a relative one
             robot.controller.use_delta = self._settings.relative
@@ -173,25 +178,27 @@ class LiberoSimulator:
         self._pictures.expect(())
         for move in moves[:-1]:
             move()
-        self._pictures.expect(self._wanted())
+        self._pictures.expect(self._cameras.wanted(self._observe))
         return moves[-1]()
 
     def step(self, action: Any, observe: bool) -> Step:
         """Execute a float32 (7,) action; success terminates the episode."""
-        looking = self._wanted() if observe else ()
+        if self._settings.binary_gripper:
+            action = np.append(action[:-1], np.float32(-1 if action[-1] < 0 else 1))
+        looking = self._cameras.wanted(self._observe) if observe else ()
         self._pictures.expect((*looking, FILMED) if self._filming else looking)
         raw, reward, success, _ = self._env.step(action)  # LIBERO's `done` is its goal check
         observation = self._observation(raw) if observe else None
         return Step(float(reward), bool(success), False, bool(success), observation)
 
     def render(self) -> np.ndarray:
-        """The `agentview` picture, as the policy sees it: uint8 (height, width, 3).
+        """The `agentview` picture, upright: uint8 (height, width, 3).
 
         Once called, every further step of the episode makes this picture, at the same moment within the step
         as an observation's, so that the film runs evenly whether or not the policy looks.
         """
         self._filming = True
-        return self._pictures.take(FILMED)
+        return turned(self._pictures.take(FILMED), "both")
 
     def close(self) -> None:
         """Free the scene and its GL context."""
@@ -199,35 +206,44 @@ class LiberoSimulator:
         if env is not None:
             env.close()
 
-    def _wanted(self) -> tuple[str, ...]:
-        return tuple(camera for camera, name in CAMERAS.items() if self._observe.wants(image_key(name)))
-
     def _observation(self, raw: Mapping[str, Any]) -> Observation:
-        observation: Observation = {}
-        for camera in self._wanted():
-            observation[image_key(CAMERAS[camera])] = self._pictures.made(camera)
-        if self._observe.wants(STATE):
-            parts = (raw["robot0_eef_pos"], axis_angle(raw["robot0_eef_quat"]), raw["robot0_gripper_qpos"])
+        settings, wants = self._settings, self._observe.wants
+        observation = self._cameras.blank(self._observe, *settings.picture)
+        for camera in self._cameras.wanted(self._observe):
+            picture = turned(self._pictures.made(camera), settings.flip)
+            observation[self._cameras.key(camera)] = (
+                picture if settings.resize is None else padded(picture, settings.resize)
+            )
+        if wants(STATE):
+            angle = axis_angle(raw["robot0_eef_quat"], settings.quaternion)
+            parts = (raw["robot0_eef_pos"], angle, raw["robot0_gripper_qpos"])
             observation[STATE] = np.concatenate(parts).astype(np.float32)
-        if self._observe.wants("task"):
+        if wants(ENVIRONMENT_STATE):
+            observation[ENVIRONMENT_STATE] = self._state.read()
+        if wants("task"):
             observation["task"] = self.info.instruction
         return observation
 
 
-def axis_angle(quaternion: np.ndarray) -> np.ndarray:
-    """Rotation axis times angle in radians, float32 (3,), of a unit quaternion (x, y, z, w).
+def axis_angle(quaternion: np.ndarray, rule: str = "float32") -> np.ndarray:
+    """Rotation axis times angle in radians, (3,), of a unit quaternion (x, y, z, w), by one of three rules.
 
-    In float32 and without choosing the shorter way round, as LeRobot's `LiberoProcessorStep` computes it. Its
-    `torch.acos` rounds one value in thirty to the other neighbour (2e-7 rad); the rest is equal bit for bit.
+    `float32`: in float32 and without choosing the shorter way round, as LeRobot's `LiberoProcessorStep` computes
+    it. Its `torch.acos` rounds one value in thirty to the other neighbour (2e-7 rad); the rest is equal bit for
+    bit. `float64`: as robosuite's `quat2axisangle`, which openpi uses. `antipodal`: the shorter way round, as
+    vla-eval's `quat_to_axisangle`.
     """
-    quaternion = quaternion.astype(np.float32)
+    if rule == "float32":
+        quaternion = quaternion.astype(np.float32)
+    elif rule == "antipodal" and quaternion[3] < 0:
+        quaternion = -quaternion
     w = np.clip(quaternion[3], -1, 1)
     sine = np.sqrt(np.maximum(1 - w * w, 0))
-    if sine <= 1e-10:
+    if sine <= LEAST_SINE[rule]:
         return np.zeros(3, np.float32)
-    angle = 2 * np.float32(np.arccos(np.float64(w)))
-    turned: np.ndarray = quaternion[:3] / sine * angle
-    return turned
+    angle = quaternion.dtype.type(2 * math.acos(w))
+    around: np.ndarray = quaternion[:3] / sine * angle
+    return around
 
 
 def _action_space(relative: bool) -> Box:

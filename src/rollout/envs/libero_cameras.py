@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Pictures"]
+__all__ = ["Pictures", "padded", "turned"]
 
 Sensor: TypeAlias = Callable[[Any], np.ndarray]  # from robosuite's observation cache to a picture
 
@@ -33,14 +33,14 @@ class Pictures:
         self._expected = cameras
 
     def made(self, camera: str) -> np.ndarray:
-        """The picture that robosuite made in this step: uint8 (height, width, 3), turned by 180 degrees."""
+        """The picture that robosuite made in this step, as it is: uint8 (height, width, 3)."""
         assert camera in self._frames, f"robosuite did not sample {camera} in this step"  # never a stale one
         return self._frames[camera]
 
     def take(self, camera: str) -> np.ndarray:
         """The picture of this step, rendered now where robosuite made none."""
         if camera not in self._frames:
-            self._frames[camera] = _turned(self._sensors[camera]({}))
+            self._frames[camera] = self._sensors[camera]({})
         return self._frames[camera]
 
     def on_demand(self, create: Callable[..., tuple[list[Sensor], list[str]]]) -> Callable[..., Any]:
@@ -58,13 +58,33 @@ class Pictures:
         def picture(cache: Any) -> np.ndarray:
             if camera not in self._expected:
                 return self._blank
-            raw = sensor(cache)
-            self._frames[camera] = _turned(raw)
+            self._frames[camera] = raw = sensor(cache)
             return raw
 
         return picture
 
 
-def _turned(picture: np.ndarray) -> np.ndarray:
-    """Turned by 180 degrees, as LeRobot's LIBERO processor does it, after the data sets' own convention."""
-    return np.ascontiguousarray(picture[::-1, ::-1])
+def turned(picture: np.ndarray, flip: str) -> np.ndarray:
+    """A copy with the rows (`vertical`), rows and columns (`both`: by 180 degrees), or nothing turned round.
+
+    Robosuite's pictures are upside down. LeRobot, openpi and vla-eval turn them by 180 degrees, which mirrors
+    them, after the data sets' own convention.
+    """
+    view = {"both": picture[::-1, ::-1], "vertical": picture[::-1], "none": picture}[flip]
+    return np.array(view, order="C")
+
+
+def padded(picture: np.ndarray, size: int) -> np.ndarray:
+    """The picture fitted into (size, size, 3) with black borders, as `resize_with_pad` of openpi-client has it."""
+    from PIL import Image
+
+    height, width, _ = picture.shape
+    if (height, width) == (size, size):
+        return picture
+    ratio = max(width, height) / size
+    fitted = Image.fromarray(picture).resize(
+        (int(width / ratio), int(height / ratio)), Image.Resampling.BILINEAR
+    )
+    whole = Image.new("RGB", (size, size))
+    whole.paste(fitted, (max(0, int((size - fitted.width) / 2)), max(0, int((size - fitted.height) / 2))))
+    return np.array(whole)

@@ -9,19 +9,22 @@ from importlib.metadata import version
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from rollout.config import nearest
 from rollout.envs.base import Requirement, Step
+from rollout.envs.cameras import CAMERA_OPTIONS, CameraNames
 from rollout.envs.metaworld_tasks import BENCHMARKS, CAMERAS, DIFFICULTIES, INSTRUCTIONS
-from rollout.envs.observations import ENVIRONMENT_STATE, STATE, bounded, check_keys, image, image_key, vector
+from rollout.envs.observations import ENVIRONMENT_STATE, STATE, bounded, check_keys, vector
 from rollout.envs.options import one_of, whole_number
 from rollout.errors import UsageError
 from rollout.types import EpisodeSpec, Observation, ObservationRequest, SuiteInfo, Task, TaskInfo
 
 __all__ = ["MetaWorldSimulator"]
 
-HORIZON: Final = 500
 FPS: Final = 80
+# src/lerobot/envs/metaworld.py. LeRobot turns `corner2`, which hangs upside down, and no other camera.
+LEROBOT: Final[Mapping[str, str]] = {"camera": "corner2", "height": "480", "width": "480", "horizon": "500"}
 
 
 class MetaWorldSimulator:
@@ -51,13 +54,17 @@ class MetaWorldSimulator:
         Requirement("metaworld", "pip install 'rollout-engine[metaworld]'"),
     )
     options: ClassVar[Mapping[str, str]] = {
-        "camera": f"the camera of observation.images.<camera>: {', '.join(CAMERAS)} (default {CAMERAS[0]})",
-        "height": "height of its pictures in pixels (default 480)",
-        "width": "width of its pictures in pixels (default 480)",
+        "camera": f"the camera that observations have: {', '.join(CAMERAS)}",
+        "height": "height of its pictures in pixels",
+        "width": "width of its pictures in pixels",
+        "horizon": "most steps of an episode",
+        **CAMERA_OPTIONS,
     }
-
+    protocols: ClassVar[Mapping[str, Mapping[str, str]]] = {"lerobot": LEROBOT}
     needs_gl: ClassVar[Literal["always", "cameras", "never"]] = "cameras"
     worker_memory_gb: ClassVar[float] = 0.4
+    build_s: ClassVar[float] = 0.2
+    step_s: ClassVar[float] = 0.001
 
     info: TaskInfo
 
@@ -73,19 +80,24 @@ class MetaWorldSimulator:
     @classmethod
     def describe(cls, name: str, options: Mapping[str, str]) -> SuiteInfo:
         """List the tasks of a benchmark (in Meta-World's order), a difficulty (in LeRobot's), or one task."""
-        _parse(options)
+        horizon = _Options.parse(options).horizon
         [name] = cls.expand(name)
         tasks = tuple(
-            Task(task=task, task_id=task_id, instruction=INSTRUCTIONS[task], horizon=HORIZON)
+            Task(task=task, task_id=task_id, instruction=INSTRUCTIONS[task], horizon=horizon)
             for task_id, task in enumerate(_tasks(name))
         )
         versions = {package: version(package) for package in ("metaworld", "mujoco")}
         return SuiteInfo(suite=f"metaworld:{name}", tasks=tasks, versions=versions)
 
+    @classmethod
+    def preload(cls) -> None:
+        """Import Meta-World with all its tasks (0.3 s)."""
+        import metaworld.env_dict  # noqa: F401
+
     def __init__(self, suite: SuiteInfo, task_id: int, options: Mapping[str, str]) -> None:
-        self._camera, height, width = _parse(options)
-        self._size = (height, width)
-        self._image_key = image_key(self._camera)
+        self._settings = settings = _Options.parse(options)
+        self._cameras = settings.cameras
+        [self._camera] = self._cameras.names
         task = suite.task(task_id)
         self.info = TaskInfo(
             suite=suite.suite,
@@ -96,7 +108,7 @@ class MetaWorldSimulator:
             fps=FPS,
             action_space=bounded(-np.ones(4, np.float32), np.ones(4, np.float32)),
             observation_space={
-                self._image_key: image(height, width),
+                **self._cameras.spaces(settings.height, settings.width),
                 STATE: vector(4),
                 ENVIRONMENT_STATE: vector(39),
             },
@@ -111,7 +123,7 @@ class MetaWorldSimulator:
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS
         from metaworld.types import Task as Goal
 
-        height, width = self._size
+        height, width = self._settings.height, self._settings.width
         task = self.info.task
         environment = ALL_V3_ENVIRONMENTS[task]
         env = environment(render_mode="rgb_array", camera_name=self._camera, height=height, width=width)
@@ -160,9 +172,9 @@ class MetaWorldSimulator:
 
     def _observation(self, state: np.ndarray) -> Observation:
         wants = self._observe.wants
-        observation: Observation = {}
-        if wants(self._image_key):
-            observation[self._image_key] = self.render()
+        observation = self._cameras.blank(self._observe, self._settings.height, self._settings.width)
+        for camera in self._cameras.wanted(self._observe):
+            observation[self._cameras.key(camera)] = self.render()
         if wants(STATE):
             observation[STATE] = state[:4].astype(np.float32)
         if wants(ENVIRONMENT_STATE):
@@ -184,10 +196,22 @@ def _tasks(name: str) -> tuple[str, ...]:
     return tuple(tasks if split is None else tasks[split])
 
 
-def _parse(options: Mapping[str, str]) -> tuple[str, int, int]:
-    """The camera, its height and its width."""
-    return (
-        one_of(options, "camera", CAMERAS),
-        whole_number(options, "height", 480, least=16, most=4096),
-        whole_number(options, "width", 480, least=16, most=4096),
-    )
+class _Options(Struct, frozen=True, kw_only=True):
+    """The options' values, read."""
+
+    height: int
+    width: int
+    horizon: int
+    cameras: CameraNames  # one
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> _Options:
+        """Read `given`; what it leaves out is LeRobot's. Raises `UsageError`."""
+        values = {**LEROBOT, **given}
+        camera = one_of(values, "camera", CAMERAS)
+        return cls(
+            height=whole_number(values, "height", 480, least=16, most=4096),
+            width=whole_number(values, "width", 480, least=16, most=4096),
+            horizon=whole_number(values, "horizon", 500, least=1, most=10**6),
+            cameras=CameraNames.parse(values, {camera: camera}, [camera]),
+        )

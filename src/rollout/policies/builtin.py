@@ -50,19 +50,26 @@ class ZeroPolicy(_SpacePolicy):
 
 
 class ExpertPolicy:
-    """Scripted experts that read the simulator's full state (`observation.environment_state`): Meta-World's own 50."""
+    """Scripted experts that read the simulator's full state (`observation.environment_state`): Meta-World's own 50,
+    and ours for LIBERO."""
 
-    spec = PolicySpec(observation_keys=("observation.environment_state",), families=("metaworld",))
-
-    def __init__(self) -> None:
-        from rollout.policies.metaworld_expert import MetaWorldExpert
-
-        self._expert: Policy = MetaWorldExpert()
+    spec = PolicySpec(observation_keys=("observation.environment_state",), families=("metaworld", "libero"))
 
     def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
         """The script of this task."""
-        return self._expert.open_session(episode, task)
+        return _expert(episode).open_session(episode, task)
 
     def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
         """One action a request."""
-        return self._expert.infer(requests)
+        return [action for request in requests for action in _expert(request.episode).infer([request])]
+
+
+def _expert(episode: EpisodeSpec) -> Policy:
+    """The family's own; stateless, so that one made anew is as good as another."""
+    if episode.suite.startswith("libero:"):
+        from rollout.policies.libero_expert import LiberoExpert
+
+        return LiberoExpert()
+    from rollout.policies.metaworld_expert import MetaWorldExpert
+
+    return MetaWorldExpert()

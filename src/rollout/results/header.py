@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from rollout.errors import ResultsError
 from rollout.results.files import encode_json
+from rollout.types import ProtocolUsed
 
 __all__ = ["FORMAT", "Header", "begins_header", "changes", "decode_header", "drift", "merged"]
 
@@ -36,7 +37,7 @@ class Header(Struct, frozen=True, kw_only=True, tag_field="kind", tag=_KIND):
     policy: str  # as the user named it
     versions: dict[str, str]  # by package; "3.3.0, then 3.3.1" where a resumed run met another one
     gl: str | None  # MuJoCo's rendering backend, e.g. "egl"; None: nothing was rendered
-    protocol: str  # whose evaluation semantics, e.g. "lerobot"
+    protocol: ProtocolUsed  # whose evaluation rules, value by value
     planned: int  # episodes in the plan, of this shard alone where there is one
     shard: tuple[int, int] | None = None  # (k, n): every n-th episode from the k-th
 
@@ -79,7 +80,13 @@ def changes(old: Header, new: Header) -> list[str]:
 
 def _identity(header: Header) -> dict[str, Any]:
     """What must not change, as it reads back from JSON, where tuples are lists."""
-    return msgspec.json.decode(encode_json({**header.config, "shard": header.shard}), type=dict[str, Any])
+    used = {
+        f"{family} {option}": value
+        for family, options in header.protocol.options.items()
+        for option, value in options.items()
+    }
+    identity = {**header.config, **used, "shard": header.shard}
+    return msgspec.json.decode(encode_json(identity), type=dict[str, Any])
 
 
 def _brief(value: Any) -> str:

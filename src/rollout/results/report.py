@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from rollout.results.summary import Stats, Summary, TaskStats
-from rollout.types import EpisodeResult
+from rollout.types import EpisodeResult, ProtocolUsed
 
 __all__ = ["Report"]
 
@@ -30,6 +30,11 @@ class Report(Struct, frozen=True, kw_only=True):
     def ci95(self) -> tuple[float, float] | None:
         """Wilson's 95 % interval around `success_rate`."""
         return self.summary.overall.ci95
+
+    @property
+    def protocol(self) -> ProtocolUsed | None:
+        """Whose evaluation rules were followed, value by value."""
+        return self.summary.protocol
 
     @property
     def tasks(self) -> Mapping[str, TaskStats]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from rollout.results.files import pretty_json, write_atomically
 from rollout.results.stats import mean, wilson
-from rollout.types import EpisodeResult, Outcome
+from rollout.types import EpisodeResult, Outcome, ProtocolUsed
 
 __all__ = [
     "SUMMARY",
@@ -77,6 +77,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     planned: int  # episodes in the plan
     complete: bool  # every planned episode is on record, as an error or not
     timing: Timing | None  # None where the records were summarized later
+    protocol: ProtocolUsed | None = None  # whose evaluation rules, value by value
 
 
 def summarize(
@@ -84,6 +85,7 @@ def summarize(
     planned: int,
     instructions: Mapping[tuple[str, int], str] | None = None,
     timing: Timing | None = None,
+    protocol: ProtocolUsed | None = None,
 ) -> Summary:
     """Summarize `results`, one record an episode in any order; `instructions` are by (suite, task_id)."""
     tasks = by_task(results)
@@ -98,6 +100,7 @@ def summarize(
         planned=planned,
         complete=len(everything) >= planned,
         timing=timing,
+        protocol=protocol,
     )
 
 

@@ -1,0 +1,113 @@
+"""Where a scripted LIBERO expert takes hold of things: candidates from measured sizes, the clearest one first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from rollout.policies.libero_motion import ceiling, downward
+from rollout.policies.libero_scene import Block, Scene
+
+__all__ = ["Grasp", "grasps"]
+
+DEEP: Final = 0.028  # the fingertips' pads below the top of what they hold
+RIM_DEEP: Final = 0.026
+WALL: Final = 0.02  # metres around a hollow that count as its wall
+ABOVE_SUPPORT: Final = 0.010  # the fingertips end 8 mm below the point that is controlled
+SPREAD: Final = 0.078  # distance of the open fingers
+HOLLOW: Final = ("bowl", "ramekin", "mug", "plate", "frypan", "basket", "tray")  # held by the rim
+DIRECTIONS: Final = tuple(math.pi / 2 + step * math.pi / 8 for step in range(16))
+
+# The open hand, seen from the point between its fingertips (x: the line of the fingers, z: upwards): two fingers,
+# then the palm, as points that must be free.
+FINGERS: Final = np.array(list(product((-0.062, -0.042, 0.042, 0.062), (-0.01, 0.01), (-0.006, 0.02, 0.045))))
+PALM: Final = np.array(list(product((-0.1, -0.05, 0.0, 0.05, 0.1), (-0.03, 0.0, 0.03), (0.055, 0.09, 0.14))))
+
+
+class Grasp(Struct, frozen=True, kw_only=True):
+    """How to take an object: where the hand is, how it is turned, how wide the fingers start."""
+
+    position: np.ndarray  # in the world, at the time of asking
+    angle: float  # of the fingers' line, radians from the x axis, within a quarter turn of the y axis
+    opening: float  # metres between the fingers on the way down
+
+    @property
+    def rotation(self) -> np.ndarray:
+        return downward(self.angle)
+
+
+def grasps(scene: Scene, name: str) -> list[Grasp]:
+    """Every way to take `name` that is known, the one with the most room and the least turning first."""
+    block = scene.block(name)
+    found = list(_by_the_rim(block) if any(word in name for word in HOLLOW) else _across(block))
+    obstacles = list(_obstacles(scene, name, block))
+    return sorted(found, key=lambda grasp: _cost(scene, grasp, obstacles))
+
+
+def _obstacles(scene: Scene, name: str, block: Block) -> Iterator[Block]:
+    """What else there is; of what the object lies in, the walls alone."""
+    middle = block.centre[np.newaxis]
+    for other in scene.layout.blocks:
+        solid = scene.block(other)
+        if other != name and not solid.holds(middle, 0.0)[0]:
+            yield solid
+    for region in scene.layout.regions:
+        hollow = scene.hollow(region)
+        if scene.owner(region) not in (None, name) and hollow.holds(middle, 0.01)[0]:
+            yield from _walls(hollow)
+
+
+def _walls(hollow: Block) -> Iterator[Block]:
+    for axis in sorted(range(3), key=lambda axis: abs(float(hollow.rotation[2, axis])))[:2]:
+        for side in (-1, 1):
+            half = hollow.half + WALL
+            half[axis] = WALL / 2
+            away = side * (hollow.half[axis] + WALL / 2) * hollow.rotation[:, axis]
+            yield Block(centre=hollow.centre + away, rotation=hollow.rotation, half=half)
+
+
+def _across(block: Block) -> Iterator[Grasp]:
+    height = max(block.top - DEEP, min(float(block.centre[2]), block.bottom + ABOVE_SUPPORT))
+    for direction, half in block.sides():
+        if 2 * half < SPREAD:
+            yield Grasp(position=_at(block.centre, height), angle=_angle(direction), opening=SPREAD)
+
+
+def _by_the_rim(block: Block) -> Iterator[Grasp]:
+    radius = min(half for _, half in block.sides()) - 0.008
+    height = max(block.top - RIM_DEEP, block.bottom + ABOVE_SUPPORT)
+    for around, opening in product(DIRECTIONS, (SPREAD, 0.04)):
+        outward = np.array([math.cos(around), math.sin(around), 0.0])
+        yield Grasp(
+            position=_at(block.centre + radius * outward, height), angle=_angle(outward), opening=opening
+        )
+
+
+def _at(point: np.ndarray, height: float) -> np.ndarray:
+    return np.array([point[0], point[1], height])
+
+
+def _angle(direction: np.ndarray) -> float:
+    """The line's angle, within a quarter turn of the y axis, where the hand starts."""
+    return math.atan2(direction[1], direction[0]) % math.pi
+
+
+def _cost(scene: Scene, grasp: Grasp, obstacles: list[Block]) -> float:
+    """Points of the hand that are not free, then how far it must turn, then how far it must stretch."""
+    squeeze = (SPREAD - grasp.opening) / 2
+    fingers = FINGERS - np.sign(FINGERS) * (squeeze, 0, 0)
+    points = np.concatenate([fingers, PALM]) @ _frame(grasp.angle).T + grasp.position
+    blocked = sum(int(block.holds(points, 0.004).sum()) for block in obstacles)
+    turn = abs(grasp.angle - math.pi / 2)
+    stretch = max(0.0, float(grasp.position[2]) + 0.12 - ceiling(scene, grasp.position))
+    return 3.0 * blocked + turn + 20 * squeeze + 20 * stretch
+
+
+def _frame(angle: float) -> np.ndarray:
+    c, s = math.cos(angle), math.sin(angle)
+    return np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])

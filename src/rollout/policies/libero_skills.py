@@ -1,0 +1,101 @@
+"""What a scripted LIBERO expert can do: pick and place."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from rollout.policies.libero_grasps import SPREAD, Grasp, grasps
+from rollout.policies.libero_motion import CLOSE, HOLD, OPEN, Script, ceiling, clamp, descend, grip, reach
+from rollout.policies.libero_scene import Scene
+
+__all__ = ["pick", "place"]
+
+CLEAR: Final = 0.03  # metres between what hangs from the hand and what it passes over
+LOWEST: Final = 0.10  # metres to lift at least
+FINGER_STEP: Final = 0.01  # what one step changes of the distance between the fingers
+UP: Final = np.array([0.0, 0.0, 1.0])
+
+
+def pick(scene: Scene, name: str) -> Script:
+    """Take hold of an object and lift it a little; another way of holding it when it slips."""
+    for attempt in range(3):
+        choices = grasps(scene, name)
+        if not choices:
+            break
+        before = float(scene.position(name)[2])
+        scene = yield from _take(scene, choices[min(attempt, len(choices) - 1)])
+        if scene.position(name)[2] > before + 0.03 and holding(scene, name):
+            break
+        scene = yield from grip(scene, scene.hand, scene.hand_rotation, OPEN, 3)
+    return scene
+
+
+def holding(scene: Scene, name: str) -> bool:
+    """Whether the object is where the fingers are."""
+    return bool(scene.block(name).holds(scene.hand[np.newaxis], 0.02)[0])
+
+
+def _take(scene: Scene, grasp: Grasp) -> Script:
+    above = grasp.position + 0.08 * UP
+    scene = yield from travel(scene, above, grasp.rotation, OPEN, hanging=0.02)
+    if grasp.opening < SPREAD:
+        steps = round((SPREAD - grasp.opening) / FINGER_STEP)
+        scene = yield from grip(scene, above, grasp.rotation, CLOSE, steps)
+    fingers = HOLD if grasp.opening < SPREAD else OPEN
+    scene = yield from descend(scene, grasp.position, grasp.rotation, fingers)
+    scene = yield from clamp(scene, grasp.rotation)
+    return (yield from reach(scene, above, grasp.rotation, CLOSE, within=0.02, limit=25))
+
+
+def place(scene: Scene, name: str, spot: np.ndarray, bottom: float) -> Script:
+    """Bring the held object's origin above `spot`, its lowest point down to the height `bottom`, and let go."""
+    rotation = scene.hand_rotation
+    held = scene.hand - scene.position(name)
+    hanging = float(scene.hand[2]) - scene.block(name).bottom
+    end = np.array([spot[0] + held[0], spot[1] + held[1], bottom + hanging])
+    scene = yield from travel(scene, end + 0.06 * UP, rotation, CLOSE, hanging=hanging, carried=name)
+    if not holding(scene, name):
+        return scene
+    held = scene.hand - scene.position(name)  # it may have swung
+    end[:2] = spot[:2] + held[:2]
+    scene = yield from descend(scene, end, rotation, CLOSE)
+    scene = yield from grip(scene, scene.hand, rotation, OPEN, 5)
+    return (yield from reach(scene, scene.hand + 0.10 * UP, rotation, OPEN, within=0.03, limit=20))
+
+
+def travel(
+    scene: Scene,
+    end: np.ndarray,
+    rotation: np.ndarray,
+    fingers: float,
+    *,
+    hanging: float,
+    carried: str | None = None,
+) -> Script:
+    """Up, across and down to `end`, above everything on the way; `hanging`: how far things hang below the hand."""
+    height = max(_over(scene, end, carried) + hanging + CLEAR, float(end[2]))
+    start = scene.hand
+    height = max(min(height, ceiling(scene, end), ceiling(scene, start)), float(end[2]))
+    if math.dist(start[:2], end[:2]) > 0.02:
+        if start[2] < height - 0.01:
+            lifted = np.array([start[0], start[1], height])
+            scene = yield from reach(scene, lifted, scene.hand_rotation, fingers, within=0.02, limit=40)
+        across = np.array([end[0], end[1], height])
+        scene = yield from reach(scene, across, rotation, fingers, within=0.015, limit=80)
+    return (yield from reach(scene, end, rotation, fingers, within=0.01, limit=40))
+
+
+def _over(scene: Scene, end: np.ndarray, carried: str | None) -> float:
+    """The top of whatever stands near the line from the hand to `end`."""
+    start, along = scene.hand[:2], end[:2] - scene.hand[:2]
+    length = max(float(along @ along), 1e-9)
+    highest = -math.inf
+    for name in scene.layout.blocks:
+        block = scene.block(name)
+        nearest = start + along * np.clip((block.centre[:2] - start) @ along / length, 0, 1)
+        if name != carried and math.dist(nearest, block.centre[:2]) < block.reach + 0.06:
+            highest = max(highest, block.top)
+    return highest
