@@ -13,20 +13,29 @@ run *args="metaworld:mt10 --policy expert --episodes 3":
 test *args:
     {{bin}}python -m pytest {{args}}
 
-# linter, formatter and types
+# linter, formatter, types and Dockerfiles
 check:
     {{bin}}ruff check .
     {{bin}}ruff format --check .
     {{bin}}mypy
+    docker/check
 
 # mend what the linter and the formatter can
 fix:
     {{bin}}ruff check --fix .
     {{bin}}ruff format .
 
-# the benchmarks; each prints a table and writes JSON
+# what the engine costs beside the simulators: a table, and JSON
 bench *args:
     {{bin}}python benchmarks/transport.py {{args}}
+
+# what rendering on demand, the fast reset and the preload are worth: a table, and JSON
+bench-simulators *args:
+    {{bin}}python benchmarks/simulators.py {{args}}
+
+# every LIBERO and Meta-World task against a plain loop, bit for bit; half an hour
+parity *args:
+    {{bin}}python tests/parity/everything.py {{args}}
 
 # train the example policy and evaluate it
 example:

@@ -38,7 +38,7 @@ def lacking(what: str) -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for what in ("gl", "libero", "metaworld"):
+    for what in ("gl", "aloha", "libero", "metaworld", "pusht"):
         reason = lacking(what) if item.get_closest_marker(what) else None
         if reason is None:
             continue

@@ -25,7 +25,7 @@ LAYERS = (
     ("engine",),
     ("evaluation",),
     ("api", "doctor", "listing", "arguments"),
-    ("cli",),
+    ("cli", "testing"),
 )
 
 

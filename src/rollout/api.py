@@ -21,7 +21,7 @@ from rollout.evaluation import Evaluation
 from rollout.policies.load import as_policy, policy_name
 from rollout.protocols import protocol_used, simulator_options
 from rollout.rendering import choose_backend, worker_environment
-from rollout.resources import available_memory, usable_cores, workers_that_fit
+from rollout.resources import auto_workers, available_memory, usable_cores
 from rollout.results.report import Report
 from rollout.sim.processes import Forkserver
 from rollout.sim.worker import InlineWorker, TimeLimits, WorkerProcess
@@ -198,9 +198,8 @@ class Engine:
         return [self._slot(index) for index in range(max(1, min(wanted, n_episodes)))]
 
     def _auto_workers(self) -> int:
-        """Twice the cores, so that they never idle while episodes wait for the policy; less where memory says so."""
         each = max(adapter.worker_memory_gb for adapter in self._adapters.values())
-        return max(1, min(2 * usable_cores(), workers_that_fit(available_memory(), each)))
+        return auto_workers(usable_cores(), available_memory(), each)
 
     def _slot(self, index: int) -> Slot:
         while len(self._slots) <= index:

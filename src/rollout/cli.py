@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import anyio
@@ -21,6 +22,7 @@ from anyio.abc import TaskStatus
 from rollout.arguments import Suggesting, run_options, settings
 from rollout.config import DisplayName, EvalConfig, nearest
 from rollout.errors import PolicyError, ResultsError, RolloutError, UsageError
+from rollout.results.files import pretty_json
 from rollout.results.report import Report
 from rollout.types import SuiteInfo
 
@@ -166,20 +168,38 @@ def _print_report(report: Report, config: EvalConfig) -> None:
 
 @cli.command(name="list")
 @click.argument("target", required=False)
-def list_(target: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="For programs: strict JSON, and nothing else.")
+def list_(target: str | None, as_json: bool) -> None:
     """List what can be run, or the tasks of TARGET."""
     from rich.console import Console
 
+    from rollout import listing
     from rollout.envs.registry import families
-    from rollout.listing import print_catalogue, print_tasks
 
     # In a pipe nothing is folded: names are there to be searched for.
     console = Console(markup=False, width=None if sys.stdout.isatty() else WIDE)
     if target is None or target in families():
-        print_catalogue(console, target)
+        if as_json:
+            _write(listing.catalogue_json(target))
+        else:
+            listing.print_catalogue(console, target)
         return
-    for suite in anyio.run(_describe, target):
-        print_tasks(console, suite)
+    suites = anyio.run(_describe, target)
+    if as_json:
+        _write(listing.suites_json(suites))
+        return
+    for suite in suites:
+        listing.print_tasks(console, suite)
+
+
+def _write(data: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        pass  # whoever reads has enough
+    except OSError as exc:
+        raise ResultsError(f"cannot write standard output: {exc.strerror}") from exc
 
 
 async def _describe(target: str) -> Sequence[SuiteInfo]:
@@ -187,6 +207,35 @@ async def _describe(target: str) -> Sequence[SuiteInfo]:
 
     async with Engine(target) as engine:
         return tuple((await engine.describe()).values())
+
+
+@cli.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--metrics",
+    "file",
+    is_flag=False,
+    flag_value="",
+    type=click.Path(),
+    metavar="[FILE]",
+    help="Numbers for dashboards, as one flat JSON object; - is standard output.  [DIR/metrics.json]",
+)
+def export(directory: Path, file: str | None) -> None:
+    """Write the results in DIR, of a finished run or a running one, in another form.
+
+    For example: rollout export runs/mt10 --metrics
+    """
+    from rollout.results.metrics import METRICS, read_metrics, write_metrics
+
+    if file is None:
+        raise UsageError("nothing to export: say what, e.g. --metrics")
+    metrics = read_metrics(directory)
+    if file == "-":
+        _write(pretty_json(metrics))
+        return
+    path = Path(file) if file else directory / METRICS
+    write_metrics(path, metrics)
+    click.echo(f"metrics in {path}", err=True)
 
 
 @cli.command()

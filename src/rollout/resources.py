@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import ceil, inf
 from pathlib import Path
 
-__all__ = ["available_memory", "usable_cores", "workers_that_fit"]
+__all__ = ["auto_workers", "available_memory", "usable_cores", "workers_that_fit"]
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
@@ -33,6 +33,12 @@ def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
     """
     left = (_memory_left(directory) for directory in _directories("memory", proc, cgroup))
     return max(0, int(min((_machine_memory(proc), *left))))
+
+
+def auto_workers(cores: int, memory: int, worker_gb: float) -> int:
+    """How many workers `--workers auto` is: twice the cores, so that they never idle while episodes wait for the
+    policy; less where `memory` bytes do not hold as many of `worker_gb`; at least 1."""
+    return max(1, min(2 * cores, workers_that_fit(memory, worker_gb)))
 
 
 def workers_that_fit(memory: int, worker_gb: float) -> int:

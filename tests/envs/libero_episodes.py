@@ -192,6 +192,37 @@ def options() -> dict[str, Any]:
     }
 
 
+def protocols() -> dict[str, Any]:
+    """What `openpi` and `vla-eval` make of one and the same step, on the way the picture before and after."""
+    from PIL import Image
+
+    told: dict[str, Any] = {}
+    for name, changed in (("openpi", {"empty_cameras": "1", "camera.agentview": "front"}), ("vla-eval", {})):
+        given = {**LiberoSimulator.protocols[name], **changed}
+        simulator = LiberoSimulator(LiberoSimulator.describe(SUITE, given), TASK_ID, given)
+        simulator.build()
+        simulator.reset(spec(SEED, INIT_STATE), ALL)
+        gripper = simulator._env.robots[0].gripper
+        before = gripper.current_action.copy()
+        seen = simulator.step(np.zeros(7, np.float32), True).observation
+        assert seen is not None
+        raw = np.ascontiguousarray(simulator._pictures.made("agentview")[::-1, ::-1])
+        told[name] = {
+            "shapes": {key: value.shape for key, value in seen.items() if key != "task"},
+            "raw": raw.shape,
+            "resized": sha1(np.asarray(Image.fromarray(raw).resize((224, 224), Image.Resampling.BILINEAR))),
+            "unchanged": sha1(raw),
+            "picture": sha1(seen.get("observation.images.front", seen.get("observation.images.image"))),
+            "black": int(seen["observation.images.empty_camera_0"].max()) if changed else None,
+            "horizon": simulator.info.horizon,
+            "gripper_moved": bool((gripper.current_action != before).any()),
+            "state": seen["observation.state"].tolist(),
+            "quaternion": simulator._env.env._get_observations()["robot0_eef_quat"].tolist(),
+        }
+        simulator.close()
+    return told
+
+
 def describe() -> dict[str, Any]:
     """All five suites, and where LIBERO was told to find its files."""
     suites = {name: LiberoSimulator.describe(name, {}) for name in LiberoSimulator.expand("all")}
@@ -210,6 +241,7 @@ if __name__ == "__main__":
         "plain": plain,
         "ours": ours,
         "options": options,
+        "protocols": protocols,
         "describe": describe,
     }
     print("\n" + json.dumps(modes[sys.argv[1]](), default=float))

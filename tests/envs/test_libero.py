@@ -13,6 +13,7 @@ import torch
 
 from rollout.envs import libero_files
 from rollout.envs.libero import HORIZONS, LiberoSimulator, axis_angle
+from rollout.envs.libero_cameras import padded
 from rollout.errors import UsageError
 from rollout.spaces import rebuild
 from rollout.types import SuiteInfo, Task
@@ -221,3 +222,53 @@ def test_options_reach_the_simulator(in_child: Callable[..., Any]) -> None:
     assert told["ends"] == [[False, False]] * 3
     assert told["n_init_states"] is None
     np.testing.assert_allclose(told["position"], [-0.2, 0, 1.2], atol=0.05)
+
+
+@pytest.mark.libero
+@pytest.mark.gl
+def test_openpi_and_vla_eval_see_and_do_what_their_own_scripts_do(in_child: Callable[..., Any]) -> None:
+    told = in_child(SCRIPT, "protocols")
+    openpi, vla_eval = told["openpi"], told["vla-eval"]
+    assert openpi["raw"] == vla_eval["raw"] == [256, 256, 3]
+    assert openpi["picture"] == openpi["resized"] != openpi["unchanged"]
+    assert vla_eval["picture"] == vla_eval["unchanged"]
+    assert openpi["shapes"]["observation.images.front"] == [224, 224, 3]
+    assert openpi["shapes"]["observation.images.empty_camera_0"] == [224, 224, 3]
+    assert openpi["black"] == 0
+    assert vla_eval["shapes"]["observation.images.image2"] == [256, 256, 3]
+    assert not openpi["gripper_moved"]  # by an action of 0
+    assert vla_eval["gripper_moved"]
+    assert (openpi["horizon"], vla_eval["horizon"]) == (220, 220)
+    quaternion = np.array(openpi["quaternion"])
+    np.testing.assert_allclose(openpi["state"][3:6], _angle_axis(quaternion), atol=1e-6)
+    np.testing.assert_allclose(
+        vla_eval["state"][3:6], _angle_axis(np.copysign(1, quaternion[3]) * quaternion), atol=1e-6
+    )
+
+
+def _angle_axis(quaternion: np.ndarray) -> np.ndarray:
+    angle = 2 * math.acos(quaternion[3])
+    return quaternion[:3] / math.sin(angle / 2) * angle
+
+
+@pytest.mark.parametrize(("rule", "longest"), [("float64", 2 * math.pi), ("antipodal", math.pi)])
+def test_the_way_round_is_the_quaternions_own_or_the_shorter_one(rule: str, longest: float) -> None:
+    quaternions = np.random.default_rng(0).normal(size=(200, 4))
+    quaternions /= np.linalg.norm(quaternions, axis=1, keepdims=True)
+    around = np.stack([axis_angle(quaternion, rule) for quaternion in quaternions])
+    lengths = np.linalg.norm(around, axis=1)
+    assert longest * 0.9 < lengths.max() <= longest + 1e-6
+    for quaternion, vector in zip(quaternions, around, strict=True):
+        half = np.linalg.norm(vector) / 2
+        back = np.append(vector / np.linalg.norm(vector) * math.sin(half), math.cos(half))
+        assert abs(abs(back @ quaternion) - 1) < 1e-6  # the same rotation
+    np.testing.assert_array_equal(axis_angle(np.array([0.0, 0, 0, 1]), rule), np.zeros(3))
+
+
+def test_pictures_are_fitted_with_black_borders() -> None:
+    wide = np.full((30, 60, 3), 200, np.uint8)
+    fitted = padded(wide, 24)
+    assert fitted.shape == (24, 24, 3)
+    assert (fitted[6:18] == 200).all()
+    assert fitted[:6].max() == fitted[18:].max() == 0
+    np.testing.assert_array_equal(padded(wide[:, :30], 30), wide[:, :30])

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from libero_loop import CHUNK, Case
 
+from libero_loop import CHUNK, Case
 from rollout.rendering import choose_backend, worker_environment
 
 HERE = Path(__file__).parent
@@ -36,9 +36,9 @@ def differences(
     return found
 
 
-def delivered_steps(case: Case, n_steps: int, *, ended: bool) -> set[int]:
-    """The steps whose frames a policy with this history gets to see."""
-    decisions = range(CHUNK, n_steps + (not ended), CHUNK)
+def decided_on(case: Case, n_steps: int) -> set[int]:
+    """The steps whose frames a policy gets to see in an episode of `n_steps`: those of each decision's history."""
+    decisions = range(CHUNK, n_steps, CHUNK)
     return {0} | {step - ago for step in decisions for ago in range(case.n_obs_steps)}
 
 

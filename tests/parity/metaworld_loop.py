@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from libero_loop import CHUNK, Case, sha1
 
+from libero_loop import CHUNK, Case, sha1
 from rollout.engine.session import episode_digest
 from rollout.envs.metaworld import MetaWorldSimulator
 from rollout.sim.protocol import Reset, ResetDone, Run, RunDone, Start
@@ -94,10 +94,11 @@ def ours(case: Case) -> list[dict[str, Any]]:
     observe = ObservationRequest(n_obs_steps=case.n_obs_steps)
     rendered = _count_renderings()
     episodes = []
+    if case.after_another:
+        server.handle(Reset(suite, _spec(case, 3, 5), ObservationRequest(keys=()), None))
+        server.handle(Run(pack_array(-np.array(given[0], np.float32))))
     for episode, (seed, actions) in enumerate(zip(case.seeds, given, strict=True)):
-        spec = EpisodeSpec(
-            suite=suite.suite, task=case.suite, task_id=0, episode=episode, seed=seed, horizon=case.n_steps
-        )
+        spec = _spec(case, episode, seed)
         before = rendered()
         began = server.handle(Reset(suite, spec, observe, None))
         assert isinstance(began, ResetDone), began
@@ -119,9 +120,17 @@ def ours(case: Case) -> list[dict[str, Any]]:
                 "physics": physics,
                 "frames": frames,
                 "rendered": rendered() - before,
+                "reset_s": began.reset_s,
             }
         )
     return episodes
+
+
+def _spec(case: Case, episode: int, seed: int) -> EpisodeSpec:
+    suite = f"metaworld:{case.suite}"
+    return EpisodeSpec(
+        suite=suite, task=case.suite, task_id=0, episode=episode, seed=seed, horizon=case.n_steps
+    )
 
 
 def _delivered(observation: Any) -> dict[str, str]:

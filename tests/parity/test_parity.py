@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from both import delivered_steps, differences, engine, reference
-from libero_loop import Case
+
+from both import decided_on, differences, engine, reference
+from libero_loop import CHUNK, Case
 
 LIBERO = [
     Case(suite="spatial", task_id=0, size=256),
@@ -74,10 +75,10 @@ def test_trajectories_and_frames_are_those_of_a_plain_loop_that_renders_every_st
     for number, episode in enumerate(ours):
         n_steps = len(theirs[number]["actions"])
         seen = {int(step) for step in episode["frames"]}
-        # An episode's last step is looked at by nobody.
-        assert seen == delivered_steps(case, n_steps - 1, ended=False)
-        n_cameras = len(episode["frames"]["0"])
-        assert episode["rendered"] == n_cameras * len(seen)
+        assert seen == decided_on(case, n_steps)
+        # Success comes unannounced: where a chunk ends with it, its last frames were made for nobody.
+        surprised = case.n_obs_steps if n_steps < case.n_steps and n_steps % CHUNK == 0 else 0
+        assert episode["rendered"] == len(episode["frames"]["0"]) * (len(seen) + surprised)
     digests = {episode["digest"] for episode in theirs}
     assert len(digests) == len(theirs)  # different seeds, different episodes
     if family == "libero":

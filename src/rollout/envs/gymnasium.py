@@ -52,10 +52,16 @@ class GymnasiumSimulator:
     options: ClassVar[Mapping[str, str]] = {
         "*": "a keyword argument of the environment (JSON, else text), e.g. --set max_episode_steps=200",
     }
+    protocols: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     needs_gl: ClassVar[Literal["always", "cameras", "never"]] = "never"
     worker_memory_gb: ClassVar[float] = 0.2
+    # Nobody knows: rather a worker too many than one too few, which would wait for a slow episode.
+    build_s: ClassVar[float] = 0.05
+    step_s: ClassVar[float] = 0.01
 
     info: TaskInfo
+
+    _success_rule: ClassVar[str] = "info['is_success'], else info['success'], at any step"
 
     @classmethod
     def expand(cls, name: str) -> tuple[str, ...]:
@@ -80,7 +86,7 @@ class GymnasiumSimulator:
         # What a constructor draws stays for all episodes, so it must not depend on which one comes first.
         random.seed(0)
         np.random.seed(0)
-        self._env = env = find(self._suite.suite.removeprefix("gym:"), self._options).make()
+        self._env = env = self._make()
         _refuse_old_api(env)
         self._bare: Any = env.unwrapped
         self._spaces = _spaces(env, self._bare)
@@ -97,7 +103,7 @@ class GymnasiumSimulator:
             fps=_fps(env),
             action_space=describe(env.action_space),
             observation_space={field.key: describe(field.space) for field in self._all_fields},
-            success_rule="info['is_success'], else info['success'], at any step",
+            success_rule=self._success_rule,
         )
 
     def reset(self, spec: EpisodeSpec, observe: ObservationRequest) -> Observation:
@@ -146,6 +152,10 @@ class GymnasiumSimulator:
         env, self._env = self._env, None
         if env is not None:
             env.close()
+
+    def _make(self) -> Any:
+        """The environment. Presets of this class make their own."""
+        return find(self._suite.suite.removeprefix("gym:"), self._options).make()
 
     def _observation(self, seen: Any, info: Mapping[str, Any]) -> Observation:
         observation = self._observe(seen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Final, Literal
@@ -141,6 +142,10 @@ class LiberoSimulator:
             camera_widths=settings.width,
             ignore_done=True,  # robosuite's limit of 1000 steps counts the settle steps; ours is the horizon
         )
+        # MuJoCo keeps the source of what it compiled last, textures and all (0.3 to 0.5 GB), until it compiles again.
+        import mujoco
+
+        mujoco.MjModel.from_xml_string("<mujoco/>")
         scene = self._env.env
         self._initializers = list(scene.object_property_initializers)
         self._state = EnvironmentState(scene)
@@ -258,7 +263,8 @@ def _benchmark(name: str) -> Any:
     libero_files.prepare()
     from libero.libero.benchmark import get_benchmark
 
-    return get_benchmark(f"libero_{name}")()
+    with redirect_stdout(None):  # it prints the order of its tasks
+        return get_benchmark(f"libero_{name}")()
 
 
 def _versions() -> dict[str, str]:

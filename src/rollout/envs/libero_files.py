@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import os
 import tempfile
 from hashlib import blake2b
@@ -40,6 +41,7 @@ def prepare() -> None:
         os.environ["LIBERO_CONFIG_PATH"] = str(_write_config(root, assets))
     elif not (Path(folder) / "config.yaml").is_file():  # LIBERO would ask for it on the terminal
         raise UsageError(f"LIBERO_CONFIG_PATH={folder} holds no config.yaml: unset it, or write the file")
+    logging.getLogger("robosuite_logs").setLevel(logging.ERROR)  # its import recommends a file of macros
     import libero.libero
 
     # hf-libero honours this cache, not the `assets` entry of its own config, before it downloads.

@@ -21,6 +21,12 @@ WALL: Final = 0.02  # metres around a hollow that count as its wall
 ABOVE_SUPPORT: Final = 0.010  # the fingertips end 8 mm below the point that is controlled
 SPREAD: Final = 0.078  # distance of the open fingers
 HOLLOW: Final = ("bowl", "ramekin", "mug", "plate", "frypan", "basket", "tray")  # held by the rim
+# On which side along its longer level axis a mug has its handle; where else things have one, in their own frame.
+MUGS: Final = {"porcelain_mug": -1, "white_yellow_mug": 1, "red_coffee_mug": 1}
+HANDLES: Final = {
+    "chefmate_8_frypan": np.array([0.15, 0.0, 0.05]),
+    "moka_pot": np.array([0.0, -0.001, 0.078]),
+}
 DIRECTIONS: Final = tuple(math.pi / 2 + step * math.pi / 8 for step in range(16))
 
 # The open hand, seen from the point between its fingertips (x: the line of the fingers, z: upwards): two fingers,
@@ -44,7 +50,7 @@ class Grasp(Struct, frozen=True, kw_only=True):
 def grasps(scene: Scene, name: str) -> list[Grasp]:
     """Every way to take `name` that is known, the one with the most room and the least turning first."""
     block = scene.block(name)
-    found = list(_by_the_rim(block) if any(word in name for word in HOLLOW) else _across(block))
+    found = list(_known(scene, name, block))
     obstacles = list(_obstacles(scene, name, block))
     return sorted(found, key=lambda grasp: _cost(scene, grasp, obstacles))
 
@@ -71,6 +77,37 @@ def _walls(hollow: Block) -> Iterator[Block]:
             yield Block(centre=hollow.centre + away, rotation=hollow.rotation, half=half)
 
 
+def _known(scene: Scene, name: str, block: Block) -> Iterator[Grasp]:
+    category = name.rstrip("_0123456789")
+    if category in MUGS:
+        yield from _by_the_rim(_cup(block, MUGS[category]), DIRECTIONS)
+    elif category in HANDLES:
+        yield from _by_the_handle(scene, name, HANDLES[category])
+    elif any(word in category for word in HOLLOW):
+        yield from _by_the_rim(block, DIRECTIONS)
+    else:
+        yield from _across(block)
+
+
+def _cup(block: Block, side: int) -> Block:
+    """A mug without its handle, which sticks out on one side along the longer of the two level axes."""
+    first, second = sorted(range(3), key=lambda axis: abs(float(block.rotation[2, axis])))[:2]
+    long, short = (first, second) if block.half[first] > block.half[second] else (second, first)
+    half, away = block.half.copy(), block.half[long] - block.half[short]
+    half[long] = half[short]
+    return Block(centre=block.centre - side * away * block.rotation[:, long], rotation=block.rotation, half=half)
+
+
+def _by_the_handle(scene: Scene, name: str, handle: np.ndarray) -> Iterator[Grasp]:
+    rotation = scene.rotation(name)
+    line = rotation[:, 1] * (1, 1, 0)
+    yield Grasp(
+        position=scene.position(name) + rotation @ handle,
+        angle=_angle(line),
+        opening=SPREAD,
+    )
+
+
 def _across(block: Block) -> Iterator[Grasp]:
     height = max(block.top - DEEP, min(float(block.centre[2]), block.bottom + ABOVE_SUPPORT))
     for direction, half in block.sides():
@@ -78,10 +115,10 @@ def _across(block: Block) -> Iterator[Grasp]:
             yield Grasp(position=_at(block.centre, height), angle=_angle(direction), opening=SPREAD)
 
 
-def _by_the_rim(block: Block) -> Iterator[Grasp]:
+def _by_the_rim(block: Block, directions: tuple[float, ...]) -> Iterator[Grasp]:
     radius = min(half for _, half in block.sides()) - 0.008
     height = max(block.top - RIM_DEEP, block.bottom + ABOVE_SUPPORT)
-    for around, opening in product(DIRECTIONS, (SPREAD, 0.04)):
+    for around, opening in product(directions, (SPREAD, 0.04)):
         outward = np.array([math.cos(around), math.sin(around), 0.0])
         yield Grasp(
             position=_at(block.centre + radius * outward, height), angle=_angle(outward), opening=opening

@@ -50,9 +50,14 @@ def turned(wanted: np.ndarray, current: np.ndarray) -> np.ndarray:
         [rotation[2, 1] - rotation[1, 2], rotation[0, 2] - rotation[2, 0], rotation[1, 0] - rotation[0, 1]]
     )
     sine = float(np.linalg.norm(axis))
+    angle = math.atan2(sine, float(np.trace(rotation)) - 1)
+    if math.pi - angle < 1e-4:  # half a turn: the axis is what stays
+        fixed = rotation + np.eye(3)
+        longest = fixed[:, int(np.argmax(np.diag(fixed)))]
+        half: np.ndarray = longest / np.linalg.norm(longest) * angle
+        return half
     if sine < 1e-9:
         return np.zeros(3)
-    angle = math.atan2(sine, float(np.trace(rotation)) - 1)
     found: np.ndarray = axis / sine * angle
     return found
 
@@ -95,22 +100,29 @@ def reach(
 
 
 def descend(
-    scene: Scene, end: np.ndarray, rotation: np.ndarray, fingers: float, *, speed: float = 0.7, limit: int = 60
+    scene: Scene,
+    end: np.ndarray,
+    rotation: np.ndarray,
+    fingers: float,
+    *,
+    aside: float = 0.014,
+    speed: float = 0.7,
+    limit: int = 60,
 ) -> Script:
-    """Straight down (or up) to `end`: aside from the line, the hand first comes back to it."""
+    """Straight down to `end`; further than `aside` metres from the line, the hand comes back to it first."""
     drift, best, stuck = np.zeros(2), math.inf, 0
     for _ in range(limit):
         error = end - scene.hand
-        aside = float(np.hypot(error[0], error[1]))
-        if abs(float(error[2])) < 0.004 and aside < 0.006:
+        off = float(np.hypot(error[0], error[1]))
+        if abs(float(error[2])) < 0.004 and off < 0.006:
             break
-        distance = abs(float(error[2])) + aside
+        distance = abs(float(error[2])) + off
         stuck = 0 if distance < best - 5e-4 else stuck + 1
         best = min(best, distance)
         if stuck > 10:
             break
-        drift = np.clip(drift + 0.25 * error[:2], -0.03, 0.03)  # going down pushes a stretched arm outwards
-        pace = speed * min(1.0, max(0.0, (0.014 - aside) / 0.008))
+        drift = np.clip(drift + 0.15 * error[:2], -0.02, 0.02)  # going down pushes a stretched arm outwards
+        pace = speed * min(1.0, max(0.0, 2 * (aside - off) / aside))
         step = float(np.clip(error[2], -pace * STEP_M / GAIN, pace * STEP_M / GAIN))
         scene = yield servo(scene, scene.hand + np.array([*(error[:2] + drift), step]), rotation, fingers)
     return scene

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from rollout.policies.libero_grasps import SPREAD, Grasp, grasps
-from rollout.policies.libero_motion import CLOSE, HOLD, OPEN, Script, ceiling, clamp, descend, grip, reach
+from rollout.policies.libero_motion import CLOSE, HOLD, OPEN, Script, ceiling, clamp, descend, downward, grip, reach
 from rollout.policies.libero_scene import Scene
 
 __all__ = ["pick", "place"]
@@ -50,10 +50,13 @@ def _take(scene: Scene, grasp: Grasp) -> Script:
     return (yield from reach(scene, above, grasp.rotation, CLOSE, within=0.02, limit=25))
 
 
-def place(scene: Scene, name: str, spot: np.ndarray, bottom: float) -> Script:
-    """Bring the held object's origin above `spot`, its lowest point down to the height `bottom`, and let go."""
-    rotation = scene.hand_rotation
-    held = scene.hand - scene.position(name)
+def place(scene: Scene, name: str, spot: np.ndarray, bottom: float, angle: float | None = None) -> Script:
+    """Bring the held object's origin above `spot`, its lowest point down to the height `bottom`, and let go.
+
+    `angle`: how the line of the fingers lies then; None leaves it.
+    """
+    rotation = downward(nearest_angle(scene, angle))
+    held = rotation @ scene.hand_rotation.T @ (scene.hand - scene.position(name))
     hanging = float(scene.hand[2]) - scene.block(name).bottom
     end = np.array([spot[0] + held[0], spot[1] + held[1], bottom + hanging])
     scene = yield from travel(scene, end + 0.06 * UP, rotation, CLOSE, hanging=hanging, carried=name)
@@ -61,9 +64,16 @@ def place(scene: Scene, name: str, spot: np.ndarray, bottom: float) -> Script:
         return scene
     held = scene.hand - scene.position(name)  # it may have swung
     end[:2] = spot[:2] + held[:2]
-    scene = yield from descend(scene, end, rotation, CLOSE)
+    scene = yield from descend(scene, end, rotation, CLOSE, aside=0.02)
     scene = yield from grip(scene, scene.hand, rotation, OPEN, 5)
     return (yield from reach(scene, scene.hand + 0.10 * UP, rotation, OPEN, within=0.03, limit=20))
+
+
+def nearest_angle(scene: Scene, angle: float | None) -> float:
+    """The line's angle, the way round that needs least turning; None: as it is."""
+    x, y, _ = scene.hand_rotation[:, 0]
+    now = math.atan2(y, x)
+    return now if angle is None else now + (angle - now + math.pi / 2) % math.pi - math.pi / 2
 
 
 def travel(

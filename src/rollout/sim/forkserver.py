@@ -270,11 +270,12 @@ def _die_with_parent(number: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
-def main(control_fd: int, preload: list[str]) -> None:
-    """Entry point of the forkserver process."""
+def main(control_fd: int, preload: list[str], families: list[str]) -> None:
+    """Entry point of the forkserver process. Orders that come while it imports wait in the socket."""
     control = socket.socket(fileno=control_fd)
     for name in preload:
         importlib.import_module(name)
+    from rollout.sim.preload import preload_simulators
     from rollout.sim.server import serve
 
     with open(
@@ -282,6 +283,7 @@ def main(control_fd: int, preload: list[str]) -> None:
     ) as null:  # from here on, nothing of this process belongs on the user's terminal
         os.dup2(null.fileno(), 1)
         os.dup2(null.fileno(), 2)
+    preload_simulators(families)
     gc.collect()
     gc.freeze()  # children's collections then leave what they share with this process alone
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 import msgspec
@@ -22,23 +24,38 @@ THREAD_LIMITS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OP
 
 
 class Forkserver:
-    """The forkserver process. Use as an async context manager; leaving it kills every descendant that is left."""
+    """The forkserver process. Use as an async context manager; leaving it kills every descendant that is left.
 
-    def __init__(self, environ: Mapping[str, str] | None = None, preload: Sequence[str] = PRELOAD) -> None:
+    It imports the modules `preload` and the simulators of `families`, which workers then share. Nobody waits for
+    that: the first workers only start so much later.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        preload: Sequence[str] = PRELOAD,
+        families: Sequence[str] = (),
+    ) -> None:
         # One thread a worker: the parallelism is over workers. The user's own setting wins.
         self._environ = THREAD_LIMITS | dict(os.environ if environ is None else environ)
-        self._preload = list(preload)
+        self._preload, self._families = list(preload), list(families)
         self._listeners: dict[int, Callable[[Event], None]] = {}
         self._events = msgspec.msgpack.Decoder(Event)
         self._failed = False
+        self._has_forked = False
         self._forked = 0  # ids are never used twice: a late message must not meet another worker
+
+    @property
+    def pid(self) -> int:
+        """The forkserver's process id."""
+        return self._process.pid
 
     async def __aenter__(self) -> Forkserver:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # `-c` with the path spelled out: works whatever __main__ is (a script, a notebook, a frozen tool).
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; from rollout.sim.forkserver import main; "
-            f"main({theirs.fileno()}, {self._preload!r})"
+            f"main({theirs.fileno()}, {self._preload!r}, {self._families!r})"
         )
         with theirs:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - exec only; nothing is waited for
@@ -56,6 +73,10 @@ class Forkserver:
     async def __aexit__(self, *_: object) -> None:
         self._loop.remove_reader(self._control.fileno())
         self._control.close()  # the order to kill what is left and to exit
+        if not self._has_forked and self._process.poll() is None:
+            # It may be importing still, which nobody needs any more.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._reap)
 
@@ -83,6 +104,7 @@ class Forkserver:
         try:
             while data := self._control.recv(MAX_MESSAGE):
                 event = self._events.decode(data)
+                self._has_forked = True
                 listener = self._listeners.get(event.worker)
                 if isinstance(event, Exited):
                     self._listeners.pop(event.worker, None)
@@ -95,14 +117,24 @@ class Forkserver:
         self._fail()
 
     def _fail(self) -> None:
-        """The forkserver itself is gone: so is every worker."""
-        if self._failed:
-            return
-        self._failed = True
-        self._loop.remove_reader(self._control.fileno())
+        """The forkserver itself is gone: so is every worker, and whoever asks for another one hears the same."""
+        if not self._failed:
+            self._failed = True
+            self._loop.remove_reader(self._control.fileno())
+        status = self._ended()
         listeners, self._listeners = self._listeners, {}
         for worker, listener in listeners.items():
-            listener(Exited(worker, -9, "the forkserver process ended unexpectedly"))
+            # Not now: who called `fork` has not got its id yet.
+            self._loop.call_soon(
+                listener, Exited(worker, status, "the forkserver process ended unexpectedly")
+            )
+
+    def _ended(self) -> int:
+        """How the forkserver ended, as an exit status or minus a signal: a simulator's import may have crashed it."""
+        try:
+            return self._process.wait(1.0)  # its end of the socket is closed: it is all but gone
+        except subprocess.TimeoutExpired:
+            return -signal.SIGKILL
 
     def _reap(self) -> None:
         try:

@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import sys
 import time
 import traceback
 from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 
 from rollout.envs.base import Simulator
+from rollout.envs.gl import choose_again
 from rollout.envs.registry import load_simulator
 from rollout.errors import ProtocolError, ResultsError, UsageError
 from rollout.sim.protocol import (
@@ -118,10 +122,13 @@ class Server:
 
     def _build(self, suite: SuiteInfo, task_id: int) -> Simulator:
         self._close_simulator()  # never two alive: a scene may hold gigabytes
+        _release_memory()
         self._building = True
+        choose_again()  # what was imported before this process knew which back end it has
         simulator = self._adapter(suite, task_id, self._options)
         simulator.build()
         self._building = False
+        _release_memory()
         self._simulator, self._task = simulator, (suite.suite, task_id)
         return simulator
 
@@ -158,7 +165,9 @@ class _Episode:
             if isinstance(actions, Array)
             else [unpack(action) for action in actions.items]
         )
-        step, first_observed = self._step, len(chunk) - self._n_observed
+        left = self._horizon - self._steps
+        # No decision follows an episode's last step: nothing is rendered for it.
+        step, first_observed = self._step, len(chunk) - self._n_observed if len(chunk) < left else left
         rewards: list[float] = []
         observations: list[WireObservation] = []
         render_s, ended = 0.0, False
@@ -169,7 +178,7 @@ class _Episode:
                 self._success = bool(done.success) or bool(self._success)
             if self._video is not None:
                 render_s += self.film()
-            out_of_time = self._steps + len(rewards) >= self._horizon
+            out_of_time = len(rewards) >= left
             ended = done.terminated or done.truncated or out_of_time
             if ended:
                 break
@@ -216,6 +225,13 @@ class _Episode:
             return None
         video, self._video = self._video, None
         return video.finish(keep=self._keep is VideoMode.ALL or not self._success)
+
+
+def _release_memory() -> None:
+    """Give back what is not used: simulators are full of cycles, and leave holes of hundreds of megabytes."""
+    gc.collect()
+    with suppress(AttributeError):  # glibc's alone
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _failed(exc: Exception, *, building: bool) -> Failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -167,8 +168,9 @@ class WorkerProcess(_Calls):
                 pass  # a simulator that cannot close is killed all the same
         if not self._exited.is_set():
             self._forkserver.kill(self._id, 0.0)
-            with anyio.move_on_after(CLOSE_GRACE_S, shield=True):
-                await self._exited.wait()
+            if self.pid is not None:  # else the forkserver is importing still, and obeys when it has done
+                with anyio.move_on_after(CLOSE_GRACE_S, shield=True):
+                    await self._exited.wait()
         self._connection.close()
 
     async def _call(self, command: Command, expected: type[R], timeout_s: float) -> R:
@@ -239,6 +241,7 @@ class InlineWorker(_Calls):
     async def aclose(self) -> None:
         """Close the simulator, and give the process its own environment variables back."""
         self._server.handle(Close())
+        gc.collect()  # what a build that failed has left too: at exit, GL contexts outlive the display that they need
         for name in self._environ.keys() - self._before.keys():
             os.environ.pop(name, None)
         os.environ.update(self._before)
