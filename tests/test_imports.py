@@ -19,7 +19,7 @@ LAYERS = (
     ("errors",),
     ("values", "spaces"),
     ("types", "config", "resources", "probe", "graphics"),
-    ("plan", "results", "envs.base", "envs.registry", "policies.base", "display.base", "rendering"),
+    ("plan", "protocols", "results", "envs.base", "envs.registry", "policies.base", "display.base", "rendering"),
     ("envs", "display", "policies"),
     ("sim",),
     ("engine",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -21,6 +23,7 @@ BUGS = (
     "any_option",
     "chatty",
     "closed_once",
+    "crash",
     "eager_import",
     "every_key",
     "film_moves",
@@ -117,6 +120,8 @@ class BrokenSimulator:
         return self._observation()
 
     def step(self, action: Any, observe: bool) -> Step:
+        if self._bug == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
         if self._bug == "action_refused" and np.abs(action).max() > 0.5:
             raise ValueError("too fast")
         noise = np.random.normal(size=2) if self._bug == "leaking_rng" else self._draw.normal(size=2)

@@ -18,6 +18,7 @@ CAUGHT = [
     ("any_option", "test_bad_options_are_refused", "size=\\? was accepted"),
     ("chatty", "test_only_what_was_asked_for_is_delivered", "nobody looks at"),
     ("closed_once", "test_closing_twice_is_harmless_and_the_end_silent", "closed already"),
+    ("crash", "test_sampled_actions_are_accepted", "status -11"),
     ("eager_import", "test_the_constructor_imports_no_simulator_and_loads_no_gl", "wave is imported"),
     ("every_key", "test_only_what_was_asked_for_is_delivered", "was not asked for"),
     ("film_moves", "test_filming_changes_nothing_and_gives_pictures", "differ"),

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Final
 
-__all__ = ["NO_WINDOW", "VARIABLES", "choose_again", "rendering_off"]
+__all__ = ["NO_WINDOW", "VARIABLES", "abandon_contexts", "choose_again", "rendering_off"]
 
 VARIABLES: Final = ("MUJOCO_GL", "PYOPENGL_PLATFORM", "MUJOCO_EGL_DEVICE_ID", "CUDA_VISIBLE_DEVICES")
 """What the choice depends on."""
@@ -24,6 +24,17 @@ VARIABLES: Final = ("MUJOCO_GL", "PYOPENGL_PLATFORM", "MUJOCO_EGL_DEVICE_ID", "C
 NO_WINDOW: Final = "glx"
 """A MUJOCO_GL for `rendering_off` around an import of robosuite, which takes "off" for an oversight and loads EGL. It
 stands for GLFW, which loads nothing before a window is opened."""
+
+
+_FREED_AT_THE_END: Final = (
+    ("mujoco.egl", "GLContext"),
+    ("mujoco.osmesa", "GLContext"),
+    ("mujoco.renderer", "Renderer"),
+    ("robosuite.renderers.context.egl_context", "EGLGLContext"),
+    ("robosuite.utils.binding_utils", "MjRenderContext"),
+    ("gymnasium.envs.mujoco.mujoco_rendering", "BaseRender"),
+)
+"""Classes whose destructors free a GL context."""
 
 
 @contextmanager
@@ -53,6 +64,18 @@ def choose_again() -> None:
         _mujoco()
         _robosuite()
         _dm_control()
+
+
+def abandon_contexts() -> None:
+    """Leave every GL context to the end of the process, which is at hand (for `atexit`).
+
+    What an exception on its way out still holds is destroyed after the EGL display: its destructors would print
+    tracebacks.
+    """
+    for module, name in _FREED_AT_THE_END:
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None and "__del__" in vars(kind):
+            del kind.__del__
 
 
 def _mujoco() -> None:

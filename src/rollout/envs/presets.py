@@ -84,7 +84,7 @@ class PushTSimulator(_Preset):
     }
     protocols: ClassVar[Mapping[str, Mapping[str, str]]] = {"lerobot": {"height": "96", "width": "96"}}
     needs_gl: ClassVar[Literal["always", "cameras", "never"]] = "never"
-    worker_memory_gb: ClassVar[float] = 0.3
+    worker_memory_gb: ClassVar[float] = 0.2
     build_s: ClassVar[float] = 0.6
     step_s: ClassVar[float] = 0.0005
 

@@ -10,12 +10,14 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from rollout.policies.libero_motion import ceiling, downward
+from rollout.policies.libero_motion import downward, stretch
 from rollout.policies.libero_scene import Block, Scene
 
 __all__ = ["Grasp", "grasps"]
 
 DEEP: Final = 0.028  # the fingertips' pads below the top of what they hold
+COMFORTABLE: Final = 0.60  # metres from shoulder to wrist; at 0.72 the elbow is straight, and stuck
+STRETCHED: Final = 40.0  # a radian of turning is worth 2.5 cm of stretching
 RIM_DEEP: Final = 0.026
 WALL: Final = 0.02  # metres around a hollow that count as its wall
 ABOVE_SUPPORT: Final = 0.010  # the fingertips end 8 mm below the point that is controlled
@@ -30,16 +32,18 @@ HANDLES: Final = {
 DIRECTIONS: Final = tuple(math.pi / 2 + step * math.pi / 8 for step in range(16))
 
 # The open hand, seen from the point between its fingertips (x: the line of the fingers, z: upwards): two fingers,
-# then the palm, as points that must be free.
+# then the palm and the wrist, as points that must be free.
 FINGERS: Final = np.array(list(product((-0.062, -0.042, 0.042, 0.062), (-0.01, 0.01), (-0.006, 0.02, 0.045))))
 PALM: Final = np.array(list(product((-0.1, -0.05, 0.0, 0.05, 0.1), (-0.03, 0.0, 0.03), (0.055, 0.09, 0.14))))
+
+WRIST: Final = np.array(list(product((-0.05, 0.05), (-0.05, 0.05), (0.18, 0.22, 0.26))))
 
 
 class Grasp(Struct, frozen=True, kw_only=True):
     """How to take an object: where the hand is, how it is turned, how wide the fingers start."""
 
     position: np.ndarray  # in the world, at the time of asking
-    angle: float  # of the fingers' line, radians from the x axis, within a quarter turn of the y axis
+    angle: float  # of the fingers' line, radians from the x axis
     opening: float  # metres between the fingers on the way down
 
     @property
@@ -47,12 +51,19 @@ class Grasp(Struct, frozen=True, kw_only=True):
         return downward(self.angle)
 
 
-def grasps(scene: Scene, name: str) -> list[Grasp]:
-    """Every way to take `name` that is known, the one with the most room and the least turning first."""
+def grasps(scene: Scene, name: str, spot: np.ndarray | None = None) -> list[Grasp]:
+    """Every way to take `name` that is known: first the one with the most room that turns and stretches the arm
+    least, both where the object is and at `spot`, where its origin shall go."""
     block = scene.block(name)
     found = list(_known(scene, name, block))
     obstacles = list(_obstacles(scene, name, block))
-    return sorted(found, key=lambda grasp: _cost(scene, grasp, obstacles))
+    moved = np.zeros(3) if spot is None else spot - scene.position(name)
+
+    def far(grasp: Grasp) -> float:
+        high = grasp.position + (0.0, 0.0, 0.06)
+        return max(0.0, max(stretch(scene, high), stretch(scene, high + moved)) - COMFORTABLE)
+
+    return sorted(found, key=lambda grasp: _cost(grasp, obstacles) + STRETCHED * far(grasp))
 
 
 def _obstacles(scene: Scene, name: str, block: Block) -> Iterator[Block]:
@@ -130,19 +141,19 @@ def _at(point: np.ndarray, height: float) -> np.ndarray:
 
 
 def _angle(direction: np.ndarray) -> float:
-    """The line's angle, within a quarter turn of the y axis, where the hand starts."""
-    return math.atan2(direction[1], direction[0]) % math.pi
+    """The line's angle, from an eighth of a turn before the y axis, where the hand starts, to three after it:
+    what the last joint of the arm can do."""
+    return (math.atan2(direction[1], direction[0]) - math.pi / 4) % math.pi + math.pi / 4
 
 
-def _cost(scene: Scene, grasp: Grasp, obstacles: list[Block]) -> float:
-    """Points of the hand that are not free, then how far it must turn, then how far it must stretch."""
+def _cost(grasp: Grasp, obstacles: list[Block]) -> float:
+    """Points of the hand that are not free, how far it must turn, how much the fingers must be narrowed."""
     squeeze = (SPREAD - grasp.opening) / 2
     fingers = FINGERS - np.sign(FINGERS) * (squeeze, 0, 0)
-    points = np.concatenate([fingers, PALM]) @ _frame(grasp.angle).T + grasp.position
-    blocked = sum(int(block.holds(points, 0.004).sum()) for block in obstacles)
+    points = np.concatenate([fingers, PALM, WRIST]) @ _frame(grasp.angle).T + grasp.position
+    blocked = sum(int(block.holds(points, 0.008).sum()) for block in obstacles)
     turn = abs(grasp.angle - math.pi / 2)
-    stretch = max(0.0, float(grasp.position[2]) + 0.12 - ceiling(scene, grasp.position))
-    return 3.0 * blocked + turn + 20 * squeeze + 20 * stretch
+    return 3.0 * blocked + turn + 20 * squeeze
 
 
 def _frame(angle: float) -> np.ndarray:

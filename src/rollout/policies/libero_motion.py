@@ -10,7 +10,22 @@ import numpy as np
 
 from rollout.policies.libero_scene import Scene
 
-__all__ = ["CLOSE", "HOLD", "OPEN", "Script", "ceiling", "clamp", "descend", "downward", "grip", "reach", "servo", "tilted", "turned"]
+__all__ = [
+    "CLOSE",
+    "HOLD",
+    "OPEN",
+    "Script",
+    "ceiling",
+    "clamp",
+    "descend",
+    "downward",
+    "grip",
+    "reach",
+    "servo",
+    "stretch",
+    "tilted",
+    "turned",
+]
 
 Script: TypeAlias = Generator[np.ndarray, Scene, Scene]
 """Yields actions, float32 (7,); is sent the scene after each; returns the last one."""
@@ -23,7 +38,8 @@ HOLD: Final = 0.0  # the fingers stay where they are
 STEP_M: Final = 0.05
 STEP_RAD: Final = 0.5
 # Of the Panda: shoulder to wrist with the elbow nearly straight; the hand below and beyond the wrist. Metres.
-REACH: Final = 0.69
+REACH: Final = 0.68
+FURTHEST: Final = 0.70
 WRIST_ABOVE: Final = 0.21
 WRIST_ACROSS: Final = 0.088
 GAIN: Final = 2.2  # of the error asked for at once: the controller covers about a third of that in a step
@@ -66,6 +82,8 @@ def servo(
     scene: Scene, position: np.ndarray, rotation: np.ndarray, fingers: float, speed: float = 1.0
 ) -> np.ndarray:
     """One action towards a pose of the hand: float32 (7,), on a straight line, `speed` at most (1: all there is)."""
+    if rotation[2, 2] < -0.9:
+        position = _reachable(scene, position)
     move = GAIN * (position - scene.hand) / STEP_M
     turn = GAIN * turned(rotation, scene.hand_rotation) / STEP_RAD
     move *= min(1.0, speed / max(float(np.abs(move).max()), 1e-9))
@@ -121,11 +139,28 @@ def descend(
         best = min(best, distance)
         if stuck > 10:
             break
-        drift = np.clip(drift + 0.15 * error[:2], -0.02, 0.02)  # going down pushes a stretched arm outwards
+        drift = np.clip(drift + 0.07 * error[:2], -0.02, 0.02)  # going down pushes a stretched arm outwards
         pace = speed * min(1.0, max(0.0, 2 * (aside - off) / aside))
         step = float(np.clip(error[2], -pace * STEP_M / GAIN, pace * STEP_M / GAIN))
         scene = yield servo(scene, scene.hand + np.array([*(error[:2] + drift), step]), rotation, fingers)
     return scene
+
+
+def stretch(scene: Scene, point: np.ndarray) -> float:
+    """Distance of shoulder and wrist in metres when the hand, pointing down, is at `point`."""
+    shoulder = scene.shoulder
+    across = max(math.dist(point[:2], shoulder[:2]) - WRIST_ACROSS, 0.0)
+    return math.hypot(across, float(point[2]) + WRIST_ABOVE - float(shoulder[2]))
+
+
+def _reachable(scene: Scene, point: np.ndarray) -> np.ndarray:
+    """`point`, or the nearest at its height that does not straighten the elbow: beyond, the arm is stuck."""
+    shoulder = scene.shoulder
+    above = float(point[2]) + WRIST_ABOVE - float(shoulder[2])
+    limit = math.sqrt(max(FURTHEST**2 - above**2, 0.0)) + WRIST_ACROSS
+    apart = point[:2] - shoulder[:2]
+    scale = min(1.0, limit / max(float(np.hypot(*apart)), 1e-9))
+    return np.array([*(shoulder[:2] + scale * apart), point[2]])
 
 
 def ceiling(scene: Scene, point: np.ndarray) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from rollout.policies.libero_fixtures import OPENED, pull_drawer, push_door, push_drawer, turn_knob
 from rollout.policies.libero_motion import OPEN, Script, grip
 from rollout.policies.libero_scene import Scene
-from rollout.policies.libero_skills import holding, pick, place
+from rollout.policies.libero_skills import drag, holding, pick, place
 from rollout.spaces import rebuild
 from rollout.types import TaskInfo
 
@@ -74,11 +74,14 @@ def _put(scene: Scene, name: str, target: str) -> Script:
     drawer = _drawer(scene, target)
     if drawer is not None and scene.joint(drawer) > OPENED + 0.03:
         scene = yield from pull_drawer(scene, drawer)
-    scene = yield from pick(scene, name)
+    if name.startswith("plate") and scene.owner(target) is None and target in scene.layout.regions:
+        return (yield from drag(scene, name, scene.position(target)))
+    scene = yield from pick(scene, name, scene.position(target))
     if not holding(scene, name):
         return scene
     spot, bottom = _spot(scene, target)
-    side = None if drawer is None else scene.rotation(drawer)[:, 0]
+    lower = drawer is not None and "top" not in target  # the palm must fit beside what is above
+    side = scene.rotation(drawer)[:, 0] if drawer is not None and lower else None
     angle = None if side is None else math.atan2(side[1], side[0])
     return (yield from place(scene, name, spot, bottom, angle))
 

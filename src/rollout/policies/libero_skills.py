@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from rollout.policies.libero_grasps import SPREAD, Grasp, grasps
-from rollout.policies.libero_motion import CLOSE, HOLD, OPEN, Script, ceiling, clamp, descend, downward, grip, reach
+from rollout.policies.libero_motion import CLOSE, HOLD, OPEN, Script, ceiling, clamp, descend, downward, grip, reach, servo
 from rollout.policies.libero_scene import Scene
 
-__all__ = ["pick", "place"]
+__all__ = ["drag", "holding", "pick", "place", "travel"]
 
 CLEAR: Final = 0.03  # metres between what hangs from the hand and what it passes over
 LOWEST: Final = 0.10  # metres to lift at least
@@ -19,10 +19,10 @@ FINGER_STEP: Final = 0.01  # what one step changes of the distance between the f
 UP: Final = np.array([0.0, 0.0, 1.0])
 
 
-def pick(scene: Scene, name: str) -> Script:
-    """Take hold of an object and lift it a little; another way of holding it when it slips."""
+def pick(scene: Scene, name: str, spot: np.ndarray | None = None) -> Script:
+    """Take hold of an object that shall go to `spot`, and lift it; another way of holding it when it slips."""
     for attempt in range(3):
-        choices = grasps(scene, name)
+        choices = grasps(scene, name, spot)
         if not choices:
             break
         before = float(scene.position(name)[2])
@@ -66,6 +66,22 @@ def place(scene: Scene, name: str, spot: np.ndarray, bottom: float, angle: float
     end[:2] = spot[:2] + held[:2]
     scene = yield from descend(scene, end, rotation, CLOSE, aside=0.02)
     scene = yield from grip(scene, scene.hand, rotation, OPEN, 5)
+    return (yield from reach(scene, scene.hand + 0.10 * UP, rotation, OPEN, within=0.03, limit=20))
+
+
+def drag(scene: Scene, name: str, spot: np.ndarray) -> Script:
+    """Push something flat and hollow, such as a plate, over the table from its inside until it is at `spot`."""
+    rotation = downward(math.pi / 2)
+    inside = scene.position(name) + 0.012 * UP
+    scene = yield from travel(scene, inside + 0.08 * UP, rotation, CLOSE, hanging=0.02)
+    scene = yield from descend(scene, inside, rotation, CLOSE, limit=40)
+    height = float(scene.hand[2])
+    for _ in range(120):
+        left = spot[:2] - scene.position(name)[:2]
+        if np.hypot(*left) < 0.015:
+            break
+        ahead = scene.hand[:2] + left / max(float(np.hypot(*left)), 0.03) * 0.03
+        scene = yield servo(scene, np.array([*ahead, height]), rotation, CLOSE, 0.8)
     return (yield from reach(scene, scene.hand + 0.10 * UP, rotation, OPEN, within=0.03, limit=20))
 
 

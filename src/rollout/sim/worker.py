@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import os
 import signal
@@ -15,6 +16,7 @@ import anyio
 import msgspec
 from msgspec import Struct
 
+from rollout.envs.gl import abandon_contexts
 from rollout.errors import (
     ProtocolError,
     ResultsError,
@@ -234,6 +236,8 @@ class InlineWorker(_Calls):
     def __init__(self, index: int, limits: TimeLimits, environ: Mapping[str, str]) -> None:
         super().__init__(index, limits, environ)
         self._server = Server()
+        atexit.unregister(abandon_contexts)  # once is enough
+        atexit.register(abandon_contexts)
         self._encode = msgspec.msgpack.Encoder().encode
         self._commands, self._replies = command_decoder(), reply_decoder()
         self._before = dict(os.environ)
@@ -241,7 +245,7 @@ class InlineWorker(_Calls):
     async def aclose(self) -> None:
         """Close the simulator, and give the process its own environment variables back."""
         self._server.handle(Close())
-        gc.collect()  # what a build that failed has left too: at exit, GL contexts outlive the display that they need
+        gc.collect()  # and what a build that failed has left
         for name in self._environ.keys() - self._before.keys():
             os.environ.pop(name, None)
         os.environ.update(self._before)

@@ -87,15 +87,7 @@ class _Stage:
             alone = [Part(episode=0, keys=(key,), n_steps=1) for key in info.observation_space]
             episodes += [self._episode(part) for part in alone]
         self._found["episodes"] = tuple(episodes)
-        self._found["altered"] = tuple(
-            f"{where} was overwritten later"
-            for where, array, before in self._kept
-            if _digest(array) != before
-        ) + tuple(
-            f"{where} is not C-ordered and writable"
-            for where, array, _ in self._kept
-            if not (array.flags.c_contiguous and array.flags.writeable)
-        )
+        self._found["altered"] = tuple(self._altered())
         self._found["unknown_key"] = self._ask_for_an_unknown_key()
         self._close()
 
@@ -103,6 +95,13 @@ class _Stage:
         _scramble()
         n_steps = self._order.n_steps if part.n_steps is None else part.n_steps
         return _Recorder(self._simulator, self._spec(part.episode), part, n_steps, self._kept).record()
+
+    def _altered(self) -> Iterator[str]:
+        for where, array, before in self._kept:
+            if _digest(array) != before:
+                yield f"{where} was overwritten later"
+            if not (array.flags.c_contiguous and array.flags.writeable):
+                yield f"{where} is not C-ordered and writable"
 
     def _spec(self, episode: int) -> EpisodeSpec:
         suite, task = self._order.suite.suite, self._task

@@ -36,7 +36,7 @@ class Ask(Struct, frozen=True, kw_only=True, tag=True):
 class Described(Struct, frozen=True, kw_only=True):
     """The answer to `Ask`."""
 
-    error: str | None = None  # a traceback; all else is empty then
+    error: str | None = None  # all else is empty then
     suite: SuiteInfo | None = None
     accepted: tuple[str, ...] = ()  # the bad options that were not refused with a `UsageError`, and how
 
@@ -80,7 +80,7 @@ class Episode(Struct, frozen=True, kw_only=True):
 class Played(Struct, frozen=True, kw_only=True):
     """The answer to `Play`."""
 
-    error: str | None = None  # a traceback; what follows is what was known until then
+    error: str | None = None  # what follows is what was known until then
     early: tuple[str, ...] = ()  # what the constructor did that only `build` may do
     task: TaskInfo | None = None
     episodes: tuple[Episode, ...] = ()
@@ -93,7 +93,7 @@ class Played(Struct, frozen=True, kw_only=True):
 def run(order: Ask | Play, reply: type[T], timeout_s: float) -> T:
     """Have `order` done in a fresh process, once: the same order is answered from memory.
 
-    Raises `AssertionError` where the process ends without an answer or takes longer than `timeout_s`.
+    Where the process ends without an answer, or takes longer than `timeout_s`, the reply has that as its `error`.
     """
     return msgspec.msgpack.decode(_run(msgspec.msgpack.encode(order), timeout_s), type=reply)
 
@@ -110,15 +110,16 @@ def _run(order: bytes, timeout_s: float) -> bytes:
             timeout=timeout_s,
             check=False,
         )
-    except subprocess.TimeoutExpired as exc:
-        raise AssertionError(f"the simulator's process took longer than {timeout_s:g} s") from exc
+    except subprocess.TimeoutExpired:
+        return _failed(f"the simulator's process took longer than {timeout_s:g} s")
     text = done.stderr.decode(errors="replace")
     if done.returncode or not done.stdout:
-        raise AssertionError(f"the simulator's process ended with status {done.returncode}:\n{text[-4000:]}")
-    answer = msgspec.msgpack.decode(done.stdout)
-    if "closing" in answer:
-        answer["stderr"] = text
-    return msgspec.msgpack.encode(answer)
+        return _failed(f"the simulator's process ended with status {done.returncode}:\n{text[-4000:]}")
+    return msgspec.msgpack.encode(msgspec.msgpack.decode(done.stdout) | {"stderr": text})
+
+
+def _failed(text: str) -> bytes:
+    return msgspec.msgpack.encode({"error": text})
 
 
 @cache

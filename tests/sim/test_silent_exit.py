@@ -1,0 +1,115 @@
+"""Real simulators, real GL contexts: however a run ends, nothing but its own words is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollout.envs.gl import VARIABLES
+
+pytestmark = pytest.mark.gl
+
+LIBERO, META_WORLD = "libero:object", "metaworld:reach-v3"
+TARGETS = [
+    pytest.param(LIBERO, marks=pytest.mark.libero),
+    pytest.param(META_WORLD, marks=pytest.mark.metaworld),
+]
+WATCHING = """
+import numpy as np
+import rollout
+
+
+class Watching:
+    spec = rollout.PolicySpec()  # reads every camera
+
+    def infer(self, requests):
+        return [np.zeros((1, *request.task.action_space.shape), np.float32) for request in requests]
+"""
+# Two Ctrl-C at once, while robosuite renders: the context is in the frames of the traceback until the very end.
+INTERRUPTED = """
+import os
+import signal
+
+import rollout
+from watching import Watching
+
+
+class Interrupting(Watching):
+    def infer(self, requests):
+        from robosuite.utils.binding_utils import MjRenderContext
+
+        def read_pixels(self, *args, **kwargs):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        MjRenderContext.read_pixels = read_pixels
+        return super().infer(requests)
+
+
+rollout.run(Interrupting(), "libero:object", tasks=(0,), episodes=1, horizon=3, workers=0, options={"reset": "hard"})
+"""
+SCRIPT = """
+import sys
+
+import rollout
+from watching import Watching
+
+report = rollout.run(Watching(), sys.argv[1], tasks=(0,), episodes=2, horizon=2, workers=int(sys.argv[2]))
+print(*[episode.outcome for episode in report.episodes])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory with a policy that watches, and scripts that use it."""
+    for name, text in (("watching", WATCHING), ("interrupted", INTERRUPTED), ("script", SCRIPT)):
+        (tmp_path / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+def run(folder: Path, mujoco_gl: str, *command: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=env | {"MUJOCO_GL": mujoco_gl, "PYTHONPATH": str(folder)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("mujoco_gl", ["egl", "osmesa"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_command_line_prints_nothing_of_the_simulators(
+    folder: Path, target: str, mujoco_gl: str, workers: str
+) -> None:
+    settings = ["--policy", "watching:Watching", "--tasks", "0", "--episodes", "2", "--horizon", "2"]
+    command = ["-c", "from rollout.cli import main; main()", "run", target, *settings]
+    done = run(folder, mujoco_gl, *command, "--display", "json", "--workers", workers)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_script_prints_nothing_but_its_own(folder: Path, target: str, workers: str) -> None:
+    done = run(folder, "egl", "script.py", target, workers)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "failure failure\n")
+
+
+@pytest.mark.libero
+@pytest.mark.parametrize("mujoco_gl", ["egl", "osmesa"])
+def test_an_interrupted_script_prints_the_interrupt_alone(folder: Path, mujoco_gl: str) -> None:
+    done = run(folder, mujoco_gl, "interrupted.py")
+    assert done.returncode != 0
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+    assert "Exception ignored" not in done.stderr
