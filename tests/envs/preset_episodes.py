@@ -158,9 +158,10 @@ def rewards_in_one_state() -> dict[str, list[Any]]:
     """PushT's reward, and upstream's, in one state, while the set that holds the block's two parts is made anew."""
     from gym_pusht.envs.pusht import PushTEnv
 
-    from rollout.envs.presets_upstream import PushT
+    from rollout.envs.cameras import CameraNames
+from rollout.envs.presets_upstream import PushT
 
-    env = PushT(96, 96)
+    env = PushT(96, 96, CameraNames({"image": "image"}, 0))
     bare = env.unwrapped
     ours, theirs = [], []
     for seed in range(300):

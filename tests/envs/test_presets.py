@@ -41,6 +41,7 @@ def episode(in_child: Callable[..., Any]) -> Callable[..., Any]:
         ("aloha:AlohaInsertion-v0", ("aloha", ("insertion",))),
         ("aloha:AlohaTransferCube-v0", ("aloha", ("transfer_cube",))),
         ("gym_aloha/AlohaInsertion-v0", ("aloha", ("insertion",))),
+        ("aloha", ("aloha", ("insertion", "transfer_cube"))),
         ("aloha:all", ("aloha", ("insertion", "transfer_cube"))),
     ],
 )
@@ -152,6 +153,21 @@ def test_sizes_of_pictures_are_options() -> None:
     assert seen["observation.state"].dtype == np.float32
     assert simulator.info.fps == 10
     assert simulator.info.observation_space["observation.images.image"].shape == (40, 48, 3)
+
+
+@pytest.mark.pusht
+def test_the_camera_has_the_name_that_the_policy_was_trained_with() -> None:
+    options = {"camera.image": "camera1", "empty_cameras": "1"}
+    simulator = PushTSimulator(PushTSimulator.describe("push_t", options), 0, options)
+    simulator.build()
+    spec = EpisodeSpec(suite="pusht:push_t", task="push_t", task_id=0, episode=0, seed=3, horizon=5)
+    seen = simulator.reset(spec, ObservationRequest())
+    assert "observation.images.image" not in seen
+    assert seen["observation.images.camera1"].shape == (96, 96, 3)
+    assert seen["observation.images.camera1"].max() == 255
+    assert seen["observation.images.empty_camera_0"].shape == (96, 96, 3)
+    assert seen["observation.images.empty_camera_0"].max() == 0
+    simulator.close()
 
 
 @pytest.mark.aloha

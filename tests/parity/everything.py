@@ -1,7 +1,7 @@
 """`just parity`: every LIBERO task and every Meta-World task against a plain loop; the table of `docs/parity.md`.
 
-For each task 30 steps of reaching and pushing, 1000 as the seed: the physics' state and the frames at each decision, and
-the digest of actions, rewards and ending. The engine's simulator has had another episode before. Takes half an hour.
+For each task 30 steps of reaching and pushing, 1000 as the seed: the physics' state and the frames at each decision,
+and the digest of actions, rewards and ending. The engine's simulator has had another episode before. Half an hour.
 """
 
 from __future__ import annotations

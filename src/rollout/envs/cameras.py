@@ -75,5 +75,10 @@ class CameraNames(Struct, frozen=True):
         wanted = [key for key in self._empty_keys() if request.wants(key)]
         return {key: np.zeros((height, width, 3), np.uint8) for key in wanted}
 
+    @property
+    def empty_names(self) -> tuple[str, ...]:
+        """The names of the cameras that there are not."""
+        return tuple(_EMPTY.format(index) for index in range(self.empty))
+
     def _empty_keys(self) -> list[str]:
-        return [image_key(_EMPTY.format(index)) for index in range(self.empty)]
+        return [image_key(name) for name in self.empty_names]

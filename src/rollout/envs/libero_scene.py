@@ -24,7 +24,8 @@ _CONSTANT: Final = ("tex_", "mesh_", "hfield_", "skin_", "bvh_", "oct_", "name",
 def open_scene(bddl_file: str, pictures: Pictures, *, fast_reset: bool, **settings: Any) -> Any:
     """LIBERO's `OffScreenRenderEnv` of a task, with cameras on demand.
 
-    `fast_reset`: its hard resets use the compiled model and the GL context again; the bits are the same. `settings` are those of LIBERO's `ControlEnv`. Takes seconds: the scene is compiled.
+    `fast_reset`: its hard resets use the compiled model and the GL context again; the bits are the same.
+    `settings` are those of LIBERO's `ControlEnv`. Takes seconds: the scene is compiled.
     """
     from libero.libero.envs import OffScreenRenderEnv, bddl_base_domain
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from rollout.config import nearest
 from rollout.envs.base import Requirement
+from rollout.envs.cameras import CAMERA_OPTIONS, CameraNames
 from rollout.envs.gymnasium import GymnasiumSimulator
 from rollout.envs.options import whole_number
 from rollout.envs.presets_upstream import Aloha, PushT, import_aloha, import_pusht
@@ -28,6 +29,7 @@ class _Preset(GymnasiumSimulator):
 
     _instructions: ClassVar[Mapping[str, str]]  # by suite, in the words of LeRobot's data sets
     _horizon: ClassVar[int]
+    _camera: ClassVar[str]
     _packages: ClassVar[tuple[str, ...]]  # that decide the numbers
 
     @classmethod
@@ -49,11 +51,11 @@ class _Preset(GymnasiumSimulator):
         return SuiteInfo(suite=f"{cls.family}:{name}", tasks=(task,), versions=_versions(cls._packages))
 
     @classmethod
-    def _parse(cls, options: Mapping[str, str]) -> tuple[int, int]:
-        """Height and width of the pictures."""
+    def _parse(cls, options: Mapping[str, str]) -> tuple[int, int, CameraNames]:
+        """Height and width of the pictures, and the cameras."""
         values = {**cls.protocols["lerobot"], **options}
         height, width = (whole_number(values, name, 0, least=16, most=4096) for name in ("height", "width"))
-        return height, width
+        return height, width, CameraNames.parse(values, {cls._camera: cls._camera}, [cls._camera])
 
     def _instruction(self, info: Mapping[str, Any]) -> str:
         return self._task.instruction
@@ -81,6 +83,7 @@ class PushTSimulator(_Preset):
     options: ClassVar[Mapping[str, str]] = {
         "height": "height of the pictures in pixels (default 96)",
         "width": "width of the pictures in pixels (default 96)",
+        **CAMERA_OPTIONS,
     }
     protocols: ClassVar[Mapping[str, Mapping[str, str]]] = {"lerobot": {"height": "96", "width": "96"}}
     needs_gl: ClassVar[Literal["always", "cameras", "never"]] = "never"
@@ -90,6 +93,7 @@ class PushTSimulator(_Preset):
 
     _instructions = {"push_t": "Push the T-shaped block onto the T-shaped target."}  # noqa: RUF012
     _horizon = 300
+    _camera = "image"
     _packages = ("gym-pusht", "pymunk", "shapely", "pygame", "opencv-python", "gymnasium")
     _success_rule = "the block covers more than 95 % of its mark, at any step"
 
@@ -115,7 +119,7 @@ class AlohaSimulator(_Preset):
 
     family: ClassVar[str] = "aloha"
     names: ClassVar[tuple[str, ...]] = ("insertion", "transfer_cube", "all")
-    aliases: ClassVar[Mapping[str, str]] = {
+    aliases: ClassVar[Mapping[str, str]] = {"aloha": "aloha:all"} | {
         f"{prefix}{task}": f"aloha:{name}"
         for name, task in (("insertion", "AlohaInsertion-v0"), ("transfer_cube", "AlohaTransferCube-v0"))
         for prefix in ("aloha:", "gym_aloha/")
@@ -126,6 +130,7 @@ class AlohaSimulator(_Preset):
     options: ClassVar[Mapping[str, str]] = {
         "height": "height of the pictures in pixels (default 480)",
         "width": "width of the pictures in pixels (default 640)",
+        **CAMERA_OPTIONS,
     }
     protocols: ClassVar[Mapping[str, Mapping[str, str]]] = {"lerobot": {"height": "480", "width": "640"}}
     needs_gl: ClassVar[Literal["always", "cameras", "never"]] = "cameras"
@@ -138,6 +143,7 @@ class AlohaSimulator(_Preset):
         "transfer_cube": "Pick up the cube with the right arm and transfer it to the left arm.",
     }
     _horizon = 400
+    _camera = "top"
     _packages = ("gym-aloha", "dm-control", "mujoco", "gymnasium")
     _success_rule = "the reward is 4 (the peg touches the pin; the left gripper holds the cube), at any step"
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from rollout.envs.cameras import CameraNames
+
 __all__ = ["Aloha", "PushT", "import_aloha", "import_pusht"]
 
 JOINTS: Final = 14
@@ -41,7 +43,7 @@ class _OnDemand:
 class PushT:
     """`gym_pusht/PushT-v0` with all that its observation types have: pixels, agent_pos, environment_state."""
 
-    def __init__(self, height: int, width: int) -> None:
+    def __init__(self, height: int, width: int, cameras: CameraNames) -> None:
         from gymnasium import spaces
 
         self._upstream = import_pusht()
@@ -58,14 +60,14 @@ class PushT:
         self.action_space = env.action_space
         self.observation_space = spaces.Dict(
             {
-                "pixels": spaces.Box(0, 255, (height, width, 3), np.uint8),
+                "pixels": _pixels(height, width, cameras),
                 "agent_pos": _vector(2),
                 "environment_state": _vector(16),
             }
         )
         self._seen = _OnDemand(
             {
-                "pixels": env._render,
+                "pixels": _on_demand(env._render, height, width, cameras),
                 "agent_pos": lambda: np.array(env.agent.position),
                 "environment_state": lambda: env.get_keypoints(env._block_shapes).flatten(),
             }
@@ -104,7 +106,7 @@ class PushT:
 class Aloha:
     """`gym_aloha/AlohaInsertion-v0` and `AlohaTransferCube-v0`, which render three cameras a step to show one."""
 
-    def __init__(self, task: str, height: int, width: int) -> None:
+    def __init__(self, task: str, height: int, width: int, cameras: CameraNames) -> None:
         from gymnasium import spaces
 
         self._env = env = import_aloha().AlohaEnv(
@@ -125,13 +127,13 @@ class Aloha:
         self.action_space = env.action_space
         self.observation_space = spaces.Dict(
             {
-                "pixels": spaces.Dict({"top": spaces.Box(0, 255, (height, width, 3), np.uint8)}),
+                "pixels": _pixels(height, width, cameras),
                 "agent_pos": _vector(JOINTS),
             }
         )
         self._seen = _OnDemand(
             {
-                "pixels": lambda: {"top": self.render()},
+                "pixels": _on_demand(self.render, height, width, cameras),
                 "agent_pos": lambda: env._env.task.get_qpos(physics),
             }
         )
@@ -161,6 +163,25 @@ class Aloha:
     def _observe(self, raw: None) -> _OnDemand:
         self._frame = None
         return self._seen
+
+
+def _pixels(height: int, width: int, cameras: CameraNames) -> Any:
+    """A space for each camera, by the name that the policy knows it by."""
+    from gymnasium import spaces
+
+    names = (*cameras.names.values(), *cameras.empty_names)
+    return spaces.Dict({name: spaces.Box(0, 255, (height, width, 3), np.uint8) for name in names})
+
+
+def _on_demand(
+    render: Callable[[], np.ndarray], height: int, width: int, cameras: CameraNames
+) -> Callable[[], _OnDemand]:
+    """Makers of the one camera's picture, and of the black ones."""
+    pictures = _OnDemand(
+        dict.fromkeys(cameras.empty_names, lambda: np.zeros((height, width, 3), np.uint8))
+        | dict.fromkeys(cameras.names.values(), render)
+    )
+    return lambda: pictures
 
 
 def _vector(size: int) -> Any:
