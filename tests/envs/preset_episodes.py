@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rollout.envs.cameras import CameraNames
 from rollout.envs.registry import load_simulator, resolve
 from rollout.types import EpisodeSpec, ObservationRequest
 
@@ -158,8 +159,7 @@ def rewards_in_one_state() -> dict[str, list[Any]]:
     """PushT's reward, and upstream's, in one state, while the set that holds the block's two parts is made anew."""
     from gym_pusht.envs.pusht import PushTEnv
 
-    from rollout.envs.cameras import CameraNames
-from rollout.envs.presets_upstream import PushT
+    from rollout.envs.presets_upstream import PushT
 
     env = PushT(96, 96, CameraNames({"image": "image"}, 0))
     bare = env.unwrapped
