@@ -39,6 +39,7 @@ from rollout.doctor.machine import (
     check_terminal,
     check_threads,
 )
+from rollout.doctor.memory import Measurement, check_workers, measure_workers
 from rollout.doctor.packages import (
     check_core,
     check_known_bad,
@@ -48,8 +49,9 @@ from rollout.doctor.packages import (
     check_video,
     installed_versions,
 )
+from rollout.envs.registry import load_simulator
 from rollout.graphics import EglDevice, Graphics
-from rollout.rendering import Backend, choose_backend
+from rollout.rendering import Backend, Obstacle, choose_backend
 
 SOFTWARE = Graphics(devices=(EglDevice(kind="software"),))
 ABSENT = "x.so: cannot open shared object file: No such file or directory"
@@ -375,6 +377,72 @@ def test_memory_says_how_many_workers_fit() -> None:
     level, _, fix = only(check_memory(10**9, sizes))
     assert level == "warning"
     assert fix is not None
+
+
+def test_a_worker_is_the_shipped_figure_until_it_is_measured() -> None:
+    sizes = {"libero": 2.0, "mine": 0.5}
+    found = check_workers(4, 10 * 10**9, sizes, {})
+    assert [finding.level for finding in found] == ["ok", "ok"]
+    assert [finding.detail for finding in found] == [
+        "libero: up to 2.0 GB each, as shipped; rollout doctor --measure measures it here; --workers auto is 4",
+        "mine: up to 0.5 GB each, as shipped; --workers auto is 8",
+    ]
+
+
+def test_a_measured_worker_is_told_with_its_scene() -> None:
+    measured = {"libero": Measurement(scene="libero:10 task 4", worker_gb=1.64)}
+    assert only(check_workers(4, 10 * 10**9, {"libero": 2.0}, measured)) == (
+        "ok",
+        "libero: 1.6 GB each, measured with libero:10 task 4; --workers auto is 4",
+        None,
+    )
+
+
+def test_a_worker_that_holds_more_than_is_reckoned_with_is_a_warning_that_gives_a_number() -> None:
+    measured = {"libero": Measurement(scene="libero:10 task 4", worker_gb=4.0)}
+    level, detail, fix = only(check_workers(4, 10 * 10**9, {"libero": 2.0}, measured))
+    assert (level, fix) == ("warning", "rollout run … --workers 2")
+    assert "4.0 GB each" in detail
+    assert detail.endswith("--workers auto reckons with 2.0 GB and is 4")
+
+
+def test_without_rendering_nothing_is_measured_and_the_fix_is_the_libraries() -> None:
+    backend = Backend(name="none", reason="none: no libEGL", obstacle=Obstacle("no libEGL", "apt-get x"))
+    measured = measure_workers(backend, {"libero": 2.0})
+    level, detail, fix = only(check_workers(4, 10**10, {"libero": 2.0}, measured))
+    assert (level, fix) == ("error", "apt-get x")
+    assert "no libEGL" in detail
+
+
+@pytest.mark.gl
+@pytest.mark.parametrize(
+    ("family", "least", "most"),
+    [
+        pytest.param("libero", 0.8, 2.2, marks=pytest.mark.libero),
+        pytest.param("metaworld", 0.05, 0.4, marks=pytest.mark.metaworld),
+    ],
+)
+def test_a_scene_is_built_in_a_worker_and_measured(family: str, least: float, most: float) -> None:
+    shipped = load_simulator(family).worker_memory_gb
+    found = measure_workers(choose_backend("cpu"), {family: shipped, "gym": 0.2})
+    assert list(found) == [family]
+    assert found[family].problem == ""
+    assert found[family].worker_gb is not None
+    assert least < found[family].worker_gb < most
+    assert found[family].worker_gb < shipped  # what `--workers auto` reckons with is on the safe side
+
+
+@pytest.mark.libero
+@pytest.mark.gl
+def test_a_scene_that_cannot_be_built_is_an_error_with_a_command_that_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIBERO_CONFIG_PATH", str(tmp_path))  # holds no config
+    measured = measure_workers(choose_backend("cpu"), {"libero": 2.0})
+    level, detail, fix = only(check_workers(4, 10**10, {"libero": 2.0}, measured))
+    assert level == "error"
+    assert "LIBERO_CONFIG_PATH" in detail
+    assert fix == "rollout run libero:10 --tasks 4 --episodes 1 --policy zero --workers 0"
 
 
 def test_cores_tell_of_a_limit() -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from rollout.envs.gl import VARIABLES
 from rollout.errors import UsageError
 from rollout.graphics import EglDevice, Graphics, find_graphics, run_probe
+from rollout.probe import LIBRARIES
 from rollout.rendering import Backend, Obstacle, choose_backend, require_rendering, worker_environment
 
 SOFTWARE = EglDevice(kind="software")
@@ -357,3 +359,38 @@ def test_robosuite_renders_on_mesa_whatever_cuda_visible_devices_says() -> None:
         check=False,
     )
     assert done.stdout.endswith("current\n"), done.stderr
+
+
+@pytest.mark.libero
+@pytest.mark.parametrize("display", ["plain", "json"])
+def test_a_run_that_cannot_render_ends_in_one_line_with_the_packages_before_a_worker_starts(
+    tmp_path: Path, display: str
+) -> None:
+    for candidates in LIBRARIES.values():
+        for library in candidates:
+            (tmp_path / library).touch()  # empty: it is found, and does not load
+    environ = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    command = "from rollout.cli import main; main()"
+    arguments = [
+        "run",
+        "libero:object",
+        "--policy",
+        "zero",
+        "--display",
+        display,
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", command, *arguments],
+        env=environ | {"LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("rollout: cannot render: ")
+    for package in ("libegl1", "libgl1", "libosmesa6"):
+        assert package in done.stderr.partition("; fix: ")[2]
+    assert not (tmp_path / "out").exists()

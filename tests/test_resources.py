@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rollout.resources import available_memory, usable_cores, workers_that_fit
+from rollout.resources import (
+    auto_workers,
+    available_memory,
+    peak_memory,
+    usable_cores,
+    workers_that_fit,
+)
 
 MB = 2**20
 
@@ -137,3 +143,26 @@ def test_this_machine_has_cores_and_memory() -> None:
 def test_workers_leave_a_fifth_of_the_memory_to_the_parent() -> None:
     assert workers_that_fit(10_000_000_000, 2.0) == 4
     assert workers_that_fit(2_000_000_000, 2.0) == 0
+
+
+def test_auto_is_twice_the_cores_or_what_memory_holds_and_never_nothing() -> None:
+    assert auto_workers(4, 100 * 10**9, 2.0) == 8
+    assert auto_workers(4, 10 * 10**9, 2.0) == 4
+    assert auto_workers(4, 10**9, 2.0) == 1
+
+
+def test_a_peak_is_told_without_what_other_processes_share(tmp_path: Path) -> None:
+    FakeMachine.write(
+        tmp_path / "7" / "status", "Name:\tpython\nVmPeak:\t 9000 kB\nVmHWM:\t 5000 kB\nThreads:\t1\n"
+    )
+    assert peak_memory(7, tmp_path) == 5000 * 1024  # a kernel without smaps_rollup
+    FakeMachine.write(
+        tmp_path / "7" / "smaps_rollup",
+        "5650-7ffc ---p 00000000 00:00 0 [rollup]\nRss: 4000 kB\nShared_Clean: 300 kB\nShared_Dirty: 700 kB\n",
+    )
+    assert peak_memory(7, tmp_path) == 4000 * 1024
+    assert peak_memory(8, tmp_path) == 0
+
+
+def test_the_peak_of_this_process_is_within_reason() -> None:
+    assert 10 * MB < peak_memory(os.getpid()) < 8 * 2**30

@@ -239,12 +239,15 @@ def export(directory: Path, file: str | None) -> None:
 
 
 @cli.command()
-def doctor() -> int:
+@click.option(
+    "--measure", is_flag=True, help="Build a scene of each simulator too, for what a worker holds (20 s)."
+)
+def doctor(measure: bool) -> int:
     """Check this machine, each finding with its fix."""
     from rich.console import Console
 
     from rollout.doctor import diagnose, print_findings
 
-    findings = diagnose()
+    findings = diagnose(measure=measure)
     print_findings(findings, Console())
     return EXIT_ERRORS if any(finding.level == "error" for finding in findings) else 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import ceil, inf
 from pathlib import Path
 
-__all__ = ["auto_workers", "available_memory", "usable_cores", "workers_that_fit"]
+__all__ = ["auto_workers", "available_memory", "peak_memory", "usable_cores", "workers_that_fit"]
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
@@ -44,6 +44,23 @@ def auto_workers(cores: int, memory: int, worker_gb: float) -> int:
 def workers_that_fit(memory: int, worker_gb: float) -> int:
     """How many workers of `worker_gb` (1e9 bytes) fit into `memory` bytes beside the parent; it can be 0."""
     return int(memory * _SHARE_FOR_WORKERS / (worker_gb * 1e9))
+
+
+def peak_memory(pid: int, proc: Path = PROC) -> int:
+    """Bytes that process `pid` has held at most, without what it shares now with others (the forkserver, libraries).
+
+    0 where the process is gone.
+    """
+    peak = _kilobytes(proc / str(pid) / "status").get("VmHWM", 0)
+    now = _kilobytes(proc / str(pid) / "smaps_rollup")
+    shared = now.get("Shared_Clean", 0) + now.get("Shared_Dirty", 0)
+    return max(0, peak - shared) * 1024
+
+
+def _kilobytes(path: Path) -> dict[str, int]:
+    """The lines `Name:   123 kB`."""
+    pairs = (line.partition(":") for line in _read(path).splitlines() if line.endswith(" kB"))
+    return {name: int(value.split()[0]) for name, _, value in pairs}
 
 
 def _machine_memory(proc: Path) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from libero_loop import CHUNK, Case, sha1
+from libero_loop import CHUNK, Case, chunk, sha1
 from rollout.engine.session import episode_digest
 from rollout.envs.metaworld import MetaWorldSimulator
 from rollout.sim.protocol import Reset, ResetDone, Run, RunDone, Start
@@ -107,7 +107,7 @@ def ours(case: Case) -> list[dict[str, Any]]:
         rewards: list[float] = []
         success = False
         for first in range(0, len(actions), CHUNK):
-            ran = server.handle(Run(pack_array(np.array(actions[first : first + CHUNK], np.float32))))
+            ran = server.handle(Run(pack_array(chunk(actions, first))))
             assert isinstance(ran, RunDone), ran
             rewards += np.frombuffer(ran.rewards).tolist()
             success = bool(ran.success)

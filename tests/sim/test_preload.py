@@ -114,6 +114,19 @@ def test_each_worker_has_its_own_back_end_and_the_pictures_of_one_that_imported_
     assert preloaded == alone
 
 
+@pytest.mark.gl
+@pytest.mark.metaworld
+def test_workers_of_one_forkserver_render_on_devices_of_their_own() -> None:
+    async def main() -> None:
+        missing = backend("egl") | {"MUJOCO_EGL_DEVICE_ID": "99"}
+        async with workers(["metaworld"], [backend("egl"), missing]) as (_, here, elsewhere):
+            await pictures(here, "metaworld", "reach-v3")
+            with pytest.raises(SimulatorError, match="MUJOCO_EGL_DEVICE_ID"):
+                await pictures(elsewhere, "metaworld", "reach-v3")
+
+    anyio.run(main)
+
+
 @pytest.mark.libero
 @pytest.mark.metaworld
 def test_preloading_makes_no_gl_and_no_cuda_context_and_starts_no_thread() -> None:

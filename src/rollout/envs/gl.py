@@ -25,7 +25,6 @@ NO_WINDOW: Final = "glx"
 """A MUJOCO_GL for `rendering_off` around an import of robosuite, which takes "off" for an oversight and loads EGL. It
 stands for GLFW, which loads nothing before a window is opened."""
 
-
 _FREED_AT_THE_END: Final = (
     ("mujoco.egl", "GLContext"),
     ("mujoco.osmesa", "GLContext"),
@@ -86,7 +85,7 @@ def _mujoco() -> None:
         return
     importlib.reload(chosen)  # in place: the renderer looks into this very module
     if hasattr(chosen, "GLContext"):  # not where rendering is off for good
-        for name in ("mujoco", "mujoco.gl_context"):
+        for name in {"mujoco", "mujoco.gl_context"} & sys.modules.keys():
             sys.modules[name].GLContext = chosen.GLContext  # type: ignore[attr-defined]
 
 

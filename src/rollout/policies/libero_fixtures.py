@@ -7,36 +7,90 @@ from typing import Final
 
 import numpy as np
 
-from rollout.policies.libero_motion import CLOSE, HOLD, OPEN, Script, clamp, descend, downward, grip, reach, servo
-from rollout.policies.libero_motion import tilted, turned
+from rollout.policies.libero_motion import (
+    CLOSE,
+    HOLD,
+    OPEN,
+    Script,
+    clamp,
+    descend,
+    downward,
+    grip,
+    reach,
+    servo,
+    tilted,
+    turned,
+)
 from rollout.policies.libero_scene import Scene
 from rollout.policies.libero_skills import travel
 
-__all__ = ["CLOSED", "OPENED", "pull_drawer", "push_door", "push_drawer", "turn_knob"]
+__all__ = ["OPENED", "OPERATED", "drawer_of", "operate", "operated", "pull_drawer"]
 
+OPERATED: Final = frozenset({"open", "close", "turnon", "turnoff"})
+# LIBERO's articulated_objects.py: a stove is on from 0.5 rad, off below 0; a microwave open below -1.3 rad.
+ON: Final = 0.65
+OFF: Final = -0.003
+AJAR: Final = -1.35
+PULLED: Final = -0.45  # a microwave's door that a hand fits behind
 # LIBERO's articulated_objects.py calls a drawer open below -0.14 and closed above 0.
 OPENED: Final = -0.15
 CLOSED: Final = 0.002
+REST: Final = downward(math.radians(120))  # in the middle of what the last joint can do
 UP: Final = np.array([0.0, 0.0, 1.0])
 # How far below the horizontal the hand points at a drawer: the palm must clear the other handles.
 PULLING: Final = math.radians(12)
-PUSHING: Final = math.radians(45)
+PUSHING: Final = math.radians(62)
 NARROW: Final = 4  # steps of closing, so that the fingers fit between two handles
+
+
+def operate(scene: Scene, verb: str, what: str) -> Script:
+    """Open or close a drawer (named by its region) or a microwave, turn a stove on or off."""
+    joint, is_drawer = _joint_of(scene, what), drawer_of(scene, what) is not None
+    if verb in ("turnon", "turnoff"):
+        script = turn_knob(scene, joint, ON if verb == "turnon" else OFF)
+    elif verb == "open":
+        script = pull_drawer(scene, joint) if is_drawer else pull_door(scene, joint)
+    else:
+        script = push_drawer(scene, joint) if is_drawer else push_door(scene, joint)
+    return (yield from script)
+
+
+def operated(scene: Scene, verb: str, what: str) -> bool:
+    """Whether that is done."""
+    at, is_drawer = scene.joint(_joint_of(scene, what)), drawer_of(scene, what) is not None
+    done = {
+        "open": at < (OPENED if is_drawer else AJAR),
+        "close": at > (0 if is_drawer else -0.005),
+        "turnon": at >= 0.5,
+        "turnoff": at < 0,
+    }
+    return done[verb]
+
+
+def drawer_of(scene: Scene, region: str) -> str | None:
+    """The joint of the drawer whose inside the region is; None where it is no drawer's."""
+    joint = region.removesuffix("_region") + "_level"
+    return joint if joint in scene.layout.joints else None
+
+
+def _joint_of(scene: Scene, what: str) -> str:
+    drawer = drawer_of(scene, what)
+    return drawer or next(joint for joint in scene.layout.joints if joint.startswith(f"{what}_"))
 
 
 def _facing(scene: Scene, joint: str, slope: float, line: np.ndarray) -> np.ndarray:
     """The hand pointing at a drawer's front, its fingers on `line`."""
     pointing = math.cos(slope) * scene.rotation(joint)[:, 1] - math.sin(slope) * UP
     ways = [tilted(pointing, sign * line) for sign in (1.0, -1.0)]
-    return min(ways, key=lambda way: float(np.linalg.norm(turned(way, downward(math.pi / 2)))))
+    return min(ways, key=lambda way: float(np.linalg.norm(turned(way, REST))))
 
 
 def _approach(scene: Scene, joint: str, rotation: np.ndarray, fingers: float, distance: float) -> Script:
     out = -scene.rotation(joint)[:, 1]
     handle = scene.value(f"{joint}.handle")
-    raised = handle + 0.12 * out
-    raised[2] = max(float(scene.hand[2]), float(handle[2]) + 0.05)
-    scene = yield from travel(scene, raised, scene.hand_rotation, fingers, hanging=0.02)
+    raised = handle + 0.14 * out
+    raised[2] = max(float(scene.block(joint).top) + 0.10, float(handle[2]) + 0.12)
+    scene = yield from travel(scene, raised, REST, fingers, hanging=0.02)
     scene = yield from reach(scene, raised, rotation, fingers, within=0.03, limit=40)
     return (yield from reach(scene, handle + distance * out, rotation, fingers, within=0.008, limit=60))
 
@@ -52,7 +106,7 @@ def pull_drawer(scene: Scene, joint: str) -> Script:
     for _ in range(60):
         if scene.joint(joint) < OPENED:
             break
-        scene = yield servo(scene, scene.value(f"{joint}.handle") + 0.05 * out, rotation, CLOSE, 0.6)
+        scene = yield servo(scene, scene.value(f"{joint}.handle") + 0.06 * out, rotation, CLOSE, 0.9)
     scene = yield from grip(scene, scene.hand, rotation, OPEN, 5)
     return (yield from _retreat(scene, out, rotation))
 
@@ -72,7 +126,9 @@ def push_drawer(scene: Scene, joint: str) -> Script:
 def _retreat(scene: Scene, out: np.ndarray, rotation: np.ndarray) -> Script:
     back = scene.hand + 0.08 * out
     scene = yield from reach(scene, back, rotation, OPEN, within=0.02, limit=20)
-    return (yield from reach(scene, back + 0.12 * UP, downward(math.pi / 2), OPEN, within=0.03, limit=40))
+    home = scene.shoulder - back  # turning a stretched arm could straighten its elbow
+    nearer = back + 0.10 * home * (1, 1, 0) / max(float(np.hypot(home[0], home[1])), 1e-9) + 0.10 * UP
+    return (yield from reach(scene, nearer, downward(math.pi / 2), OPEN, within=0.03, limit=40))
 
 
 def turn_knob(scene: Scene, joint: str, wanted: float) -> Script:
@@ -97,22 +153,47 @@ def turn_knob(scene: Scene, joint: str, wanted: float) -> Script:
     return (yield from reach(scene, middle + 0.10 * UP, scene.hand_rotation, OPEN, within=0.03, limit=30))
 
 
-def push_door(scene: Scene, joint: str) -> Script:
-    """Close a microwave: push the outside of its door with closed fingers, all the way round its hinge."""
-    rotation = downward(math.pi / 2)
-    start = _on_door(scene, joint, 0.10)
-    scene = yield from travel(scene, start + 0.10 * UP, rotation, CLOSE, hanging=0.02)
-    scene = yield from descend(scene, start, rotation, CLOSE)
-    for _ in range(160):
-        if scene.joint(joint) > 0:
+def pull_door(scene: Scene, joint: str) -> Script:
+    """Open a microwave: pull the upright handle of its door as far as the arm goes, then push from inside."""
+    rotation = _facing(scene, joint, PULLING, scene.rotation(joint)[:, 0])
+    if scene.joint(joint) > PULLED:
+        scene = yield from _approach(scene, joint, rotation, OPEN, 0.07)
+        scene = yield from reach(
+            scene, scene.value(f"{joint}.handle"), rotation, OPEN, within=0.008, speed=0.5
+        )
+        scene = yield from clamp(scene, rotation)
+    for _ in range(60):
+        if scene.joint(joint) < PULLED:
             break
-        scene = yield servo(scene, _on_door(scene, joint, -0.02), rotation, CLOSE)
+        out = -scene.rotation(joint)[:, 1]
+        rotation = _facing(scene, joint, PULLING, scene.rotation(joint)[:, 0])
+        scene = yield servo(scene, scene.value(f"{joint}.handle") + 0.05 * out, rotation, CLOSE, 0.6)
+    scene = yield from grip(scene, scene.hand, rotation, OPEN, 6)
+    scene = yield from _retreat(scene, -scene.rotation(joint)[:, 1], rotation)
+    return (yield from _swing(scene, joint, start=0.06, end=-0.05, wanted=(-9.0, AJAR)))
+
+
+def push_door(scene: Scene, joint: str) -> Script:
+    """Close a microwave: push the outside of its door all the way round its hinge."""
+    return (yield from _swing(scene, joint, start=-0.13, end=-0.01, wanted=(0.0, 9.0)))
+
+
+def _swing(scene: Scene, joint: str, *, start: float, end: float, wanted: tuple[float, float]) -> Script:
+    """Push a door with closed fingers, from `start` in its own frame towards `end`, until the joint is `wanted`."""
+    rotation = downward(math.pi / 2)
+    beside = _at_door(scene, joint, start)
+    scene = yield from travel(scene, beside + 0.10 * UP, rotation, CLOSE, hanging=0.02)
+    scene = yield from descend(scene, beside, rotation, CLOSE)
+    for _ in range(160):
+        if wanted[0] < scene.joint(joint) < wanted[1]:
+            break
+        scene = yield servo(scene, _at_door(scene, joint, end), rotation, CLOSE)
     return (yield from reach(scene, scene.hand + 0.10 * UP, rotation, OPEN, within=0.03, limit=30))
 
 
-def _on_door(scene: Scene, joint: str, away: float) -> np.ndarray:
-    """A point `away` metres in front of the door's outer face, so high that the palm is above the door."""
+def _at_door(scene: Scene, joint: str, inwards: float) -> np.ndarray:
+    """A point `inwards` of the door's middle plane, so high that the palm is above the door."""
     door = scene.block(joint)
-    point = scene.position(joint) + scene.rotation(joint) @ np.array([0.17, -0.03 - away, 0.0])
+    point = scene.position(joint) + scene.rotation(joint) @ np.array([0.17, inwards, 0.0])
     point[2] = door.top - 0.045
     return point

@@ -16,6 +16,7 @@ from rollout.policies.libero_scene import Block, Scene
 __all__ = ["Grasp", "grasps"]
 
 DEEP: Final = 0.028  # the fingertips' pads below the top of what they hold
+ABOVE: Final = np.array([0.0, 0.0, 0.06])  # where the hand comes from
 COMFORTABLE: Final = 0.60  # metres from shoulder to wrist; at 0.72 the elbow is straight, and stuck
 STRETCHED: Final = 40.0  # a radian of turning is worth 2.5 cm of stretching
 RIM_DEEP: Final = 0.026
@@ -29,14 +30,17 @@ HANDLES: Final = {
     "chefmate_8_frypan": np.array([0.15, 0.0, 0.05]),
     "moka_pot": np.array([0.0, -0.001, 0.078]),
 }
+TWISTS: Final = (0.0, -math.pi / 8, math.pi / 8)
 DIRECTIONS: Final = tuple(math.pi / 2 + step * math.pi / 8 for step in range(16))
 
 # The open hand, seen from the point between its fingertips (x: the line of the fingers, z: upwards): two fingers,
-# then the palm and the wrist, as points that must be free.
+# then the palm, as far up as it comes down beside things, and the wrist, as points that must be free.
 FINGERS: Final = np.array(list(product((-0.062, -0.042, 0.042, 0.062), (-0.01, 0.01), (-0.006, 0.02, 0.045))))
-PALM: Final = np.array(list(product((-0.1, -0.05, 0.0, 0.05, 0.1), (-0.03, 0.0, 0.03), (0.055, 0.09, 0.14))))
+PALM: Final = np.array(
+    list(product((-0.1, -0.05, 0.0, 0.05, 0.1), (-0.03, 0.0, 0.03), (0.055, 0.09, 0.14, 0.2)))
+)
 
-WRIST: Final = np.array(list(product((-0.05, 0.05), (-0.05, 0.05), (0.18, 0.22, 0.26))))
+WRIST: Final = np.array(list(product((-0.07, 0.07), (-0.07, 0.07), (0.15, 0.2, 0.26))))
 
 
 class Grasp(Struct, frozen=True, kw_only=True):
@@ -45,6 +49,7 @@ class Grasp(Struct, frozen=True, kw_only=True):
     position: np.ndarray  # in the world, at the time of asking
     angle: float  # of the fingers' line, radians from the x axis
     opening: float  # metres between the fingers on the way down
+    twist: float = 0.0  # radians between the fingers' line and the one straight across
 
     @property
     def rotation(self) -> np.ndarray:
@@ -60,7 +65,7 @@ def grasps(scene: Scene, name: str, spot: np.ndarray | None = None) -> list[Gras
     moved = np.zeros(3) if spot is None else spot - scene.position(name)
 
     def far(grasp: Grasp) -> float:
-        high = grasp.position + (0.0, 0.0, 0.06)
+        high = grasp.position + ABOVE
         return max(0.0, max(stretch(scene, high), stretch(scene, high + moved)) - COMFORTABLE)
 
     return sorted(found, key=lambda grasp: _cost(grasp, obstacles) + STRETCHED * far(grasp))
@@ -106,7 +111,9 @@ def _cup(block: Block, side: int) -> Block:
     long, short = (first, second) if block.half[first] > block.half[second] else (second, first)
     half, away = block.half.copy(), block.half[long] - block.half[short]
     half[long] = half[short]
-    return Block(centre=block.centre - side * away * block.rotation[:, long], rotation=block.rotation, half=half)
+    return Block(
+        centre=block.centre - side * away * block.rotation[:, long], rotation=block.rotation, half=half
+    )
 
 
 def _by_the_handle(scene: Scene, name: str, handle: np.ndarray) -> Iterator[Grasp]:
@@ -122,18 +129,22 @@ def _by_the_handle(scene: Scene, name: str, handle: np.ndarray) -> Iterator[Gras
 def _across(block: Block) -> Iterator[Grasp]:
     height = max(block.top - DEEP, min(float(block.centre[2]), block.bottom + ABOVE_SUPPORT))
     for direction, half in block.sides():
-        if 2 * half < SPREAD:
-            yield Grasp(position=_at(block.centre, height), angle=_angle(direction), opening=SPREAD)
+        for twist in TWISTS if 2 * half < SPREAD else ():
+            angle = math.atan2(direction[1], direction[0]) + twist
+            line = np.array([math.cos(angle), math.sin(angle), 0.0])
+            yield Grasp(
+                position=_at(block.centre, height), angle=_angle(line), opening=SPREAD, twist=abs(twist)
+            )
 
 
 def _by_the_rim(block: Block, directions: tuple[float, ...]) -> Iterator[Grasp]:
     radius = min(half for _, half in block.sides()) - 0.008
     height = max(block.top - RIM_DEEP, block.bottom + ABOVE_SUPPORT)
-    for around, opening in product(directions, (SPREAD, 0.04)):
+    for around, opening, twist in product(directions, (SPREAD, 0.04), TWISTS):
         outward = np.array([math.cos(around), math.sin(around), 0.0])
-        yield Grasp(
-            position=_at(block.centre + radius * outward, height), angle=_angle(outward), opening=opening
-        )
+        angle = _angle(np.array([math.cos(around + twist), math.sin(around + twist), 0.0]))
+        position = _at(block.centre + radius * outward, height)
+        yield Grasp(position=position, angle=angle, opening=opening, twist=abs(twist))
 
 
 def _at(point: np.ndarray, height: float) -> np.ndarray:
@@ -153,7 +164,7 @@ def _cost(grasp: Grasp, obstacles: list[Block]) -> float:
     points = np.concatenate([fingers, PALM, WRIST]) @ _frame(grasp.angle).T + grasp.position
     blocked = sum(int(block.holds(points, 0.008).sum()) for block in obstacles)
     turn = abs(grasp.angle - math.pi / 2)
-    return 3.0 * blocked + turn + 20 * squeeze
+    return 3.0 * blocked + turn + 20 * squeeze + 2 * grasp.twist
 
 
 def _frame(angle: float) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from rollout.policies.libero_fixtures import OPENED, pull_drawer, push_door, push_drawer, turn_knob
+from rollout.policies.libero_fixtures import OPENED, OPERATED, drawer_of, operate, operated, pull_drawer
 from rollout.policies.libero_motion import OPEN, Script, grip
 from rollout.policies.libero_scene import Scene
 from rollout.policies.libero_skills import drag, holding, pick, place
@@ -18,9 +18,6 @@ __all__ = ["refused", "solve"]
 
 Predicate = tuple[str, ...]
 ORDER: Final = ("open", "turnon", "turnoff", "in", "on", "close")
-# LIBERO's articulated_objects.py: a stove is on from 0.5 rad, off below 0.
-ON: Final = 0.65
-OFF: Final = -0.003
 HOLLOW: Final = ("bowl", "basket", "tray", "caddy")
 
 
@@ -29,7 +26,9 @@ def refused(task: TaskInfo) -> str | None:
     if not task.suite.startswith("libero:"):
         return f"the expert of libero cannot act in {task.suite}; it knows libero:* only"
     if not np.isfinite(rebuild(task.action_space).high).all():
-        return f"the expert of libero needs relative control: drop --set control_mode=absolute for {task.suite}"
+        return (
+            f"the expert of libero needs relative control: drop --set control_mode=absolute for {task.suite}"
+        )
     unknown = sorted({predicate[0] for predicate in task.goal} - set(ORDER))
     if unknown or not task.goal:
         what = ", ".join(unknown) or "an empty goal"
@@ -42,7 +41,7 @@ def solve(scene: Scene, goal: tuple[Predicate, ...]) -> Script:
     while True:
         for predicate in sorted(goal, key=lambda predicate: _rank(predicate, goal)):
             if not holds(scene, predicate):
-                scene = yield from achieve(scene, predicate)
+                scene = yield from achieve(scene, predicate, _share(predicate, goal))
         scene = yield from grip(scene, scene.hand, scene.hand_rotation, OPEN, 1)
 
 
@@ -52,26 +51,21 @@ def _rank(predicate: Predicate, goal: tuple[Predicate, ...]) -> int:
     return -1 if predicate[0] == "close" and not filled else ORDER.index(predicate[0])
 
 
-def achieve(scene: Scene, predicate: Predicate) -> Script:
-    """Use the skill that makes the predicate true."""
-    match predicate:
-        case ("open", what):
-            return (yield from pull_drawer(scene, _joint(scene, what)))
-        case ("close", what) if _drawer(scene, what) is None:
-            return (yield from push_door(scene, _joint(scene, what)))
-        case ("close", what):
-            return (yield from push_drawer(scene, _joint(scene, what)))
-        case ("turnon", what):
-            return (yield from turn_knob(scene, _joint(scene, what), ON))
-        case ("turnoff", what):
-            return (yield from turn_knob(scene, _joint(scene, what), OFF))
-        case (_, name, target):
-            return (yield from _put(scene, name, target))
-    return scene
+def _share(predicate: Predicate, goal: tuple[Predicate, ...]) -> float:
+    """Where across its target a thing goes, -1 to 1: in the middle, unless others go there as well."""
+    same = [other for other in goal if other[0] == "on" == predicate[0] and other[-1] == predicate[-1]]
+    return 0.0 if len(same) < 2 else 2 * same.index(predicate) / (len(same) - 1) - 1
 
 
-def _put(scene: Scene, name: str, target: str) -> Script:
-    drawer = _drawer(scene, target)
+def achieve(scene: Scene, predicate: Predicate, share: float = 0.0) -> Script:
+    """Use the skill that makes the predicate true; `share` as in `_share`."""
+    if predicate[0] in OPERATED:
+        return (yield from operate(scene, predicate[0], predicate[1]))
+    return (yield from _put(scene, predicate[1], predicate[2], share))
+
+
+def _put(scene: Scene, name: str, target: str, share: float) -> Script:
+    drawer = drawer_of(scene, target)
     if drawer is not None and scene.joint(drawer) > OPENED + 0.03:
         scene = yield from pull_drawer(scene, drawer)
     if name.startswith("plate") and scene.owner(target) is None and target in scene.layout.regions:
@@ -80,40 +74,24 @@ def _put(scene: Scene, name: str, target: str) -> Script:
     if not holding(scene, name):
         return scene
     spot, bottom = _spot(scene, target)
-    lower = drawer is not None and "top" not in target  # the palm must fit beside what is above
-    side = scene.rotation(drawer)[:, 0] if drawer is not None and lower else None
-    angle = None if side is None else math.atan2(side[1], side[0])
+    angle = None
+    if target in scene.layout.regions:
+        spot = spot + 0.6 * share * scene.value(f"{target}.size")[0] * scene.rotation(target)[:, 0]
+    if drawer is not None and "top" not in target:  # what is above needs room, and so does the palm
+        side, out = scene.rotation(drawer)[:, 0], -scene.rotation(drawer)[:, 1]
+        spot, angle = spot + 0.022 * out, math.atan2(side[1], side[0])
     return (yield from place(scene, name, spot, bottom, angle))
-
-
-def _joint(scene: Scene, what: str) -> str:
-    """The joint that a region or a fixture moves on."""
-    drawer = _drawer(scene, what)
-    return drawer or next(joint for joint in scene.layout.joints if joint.startswith(f"{what}_"))
-
-
-def _drawer(scene: Scene, region: str) -> str | None:
-    joint = region.removesuffix("_region") + "_level"
-    return joint if joint in scene.layout.joints else None
 
 
 def holds(scene: Scene, predicate: Predicate) -> bool:
     """Whether the predicate seems to hold (LIBERO also asks for contact, which the state does not tell)."""
-    match predicate:
-        case ("open", what):
-            return scene.joint(_joint(scene, what)) < OPENED
-        case ("close", what):
-            return scene.joint(_joint(scene, what)) > 0
-        case ("turnon", what):
-            return scene.joint(_joint(scene, what)) >= 0.5
-        case ("turnoff", what):
-            return scene.joint(_joint(scene, what)) < 0
-        case (_, name, target) if target in scene.layout.regions:
-            return _within(scene, target, scene.position(name))
-        case (_, name, target):
-            apart = scene.position(name) - scene.position(target)
-            return math.hypot(apart[0], apart[1]) < 0.03 and 0 <= apart[2] < 0.06
-    return False
+    if predicate[0] in OPERATED:
+        return operated(scene, predicate[0], predicate[1])
+    _, name, target = predicate
+    if target in scene.layout.regions:
+        return _within(scene, target, scene.position(name))
+    apart = scene.position(name) - scene.position(target)
+    return math.hypot(apart[0], apart[1]) < 0.03 and 0 <= apart[2] < 0.06
 
 
 def _within(scene: Scene, region: str, point: np.ndarray) -> bool:

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 __all__ = ["Block", "Layout", "Scene"]
 
-UP: Final = np.array([0.0, 0.0, 1.0])
-TABLES: Final = 0.9  # a region of a table hardly rises: its own height is the support
+SHOULDER: Final = np.array([0.0, 0.0, 0.333])  # above the base of a Panda
 
 
 class Block(Struct, frozen=True, kw_only=True):
@@ -109,7 +108,7 @@ class Scene:
     @property
     def shoulder(self) -> np.ndarray:
         """The point that the arm's reach is measured from."""
-        return self.value("robot0_base_pos") + (0.0, 0.0, 0.333)
+        return self.value("robot0_base_pos") + SHOULDER
 
     @property
     def hand_rotation(self) -> np.ndarray:

@@ -8,7 +8,19 @@ from typing import Final
 import numpy as np
 
 from rollout.policies.libero_grasps import SPREAD, Grasp, grasps
-from rollout.policies.libero_motion import CLOSE, HOLD, OPEN, Script, ceiling, clamp, descend, downward, grip, reach, servo
+from rollout.policies.libero_motion import (
+    CLOSE,
+    HOLD,
+    OPEN,
+    Script,
+    ceiling,
+    clamp,
+    descend,
+    downward,
+    grip,
+    reach,
+    servo,
+)
 from rollout.policies.libero_scene import Scene
 
 __all__ = ["drag", "holding", "pick", "place", "travel"]
@@ -72,16 +84,15 @@ def place(scene: Scene, name: str, spot: np.ndarray, bottom: float, angle: float
 def drag(scene: Scene, name: str, spot: np.ndarray) -> Script:
     """Push something flat and hollow, such as a plate, over the table from its inside until it is at `spot`."""
     rotation = downward(math.pi / 2)
-    inside = scene.position(name) + 0.012 * UP
+    inside = scene.position(name) + 0.008 * UP
     scene = yield from travel(scene, inside + 0.08 * UP, rotation, CLOSE, hanging=0.02)
     scene = yield from descend(scene, inside, rotation, CLOSE, limit=40)
-    height = float(scene.hand[2])
-    for _ in range(120):
+    for _ in range(160):
         left = spot[:2] - scene.position(name)[:2]
-        if np.hypot(*left) < 0.015:
-            break
+        if np.hypot(*left) < 0.015 or math.dist(scene.hand[:2], scene.position(name)[:2]) > 0.09:
+            break  # there, or slipped off
         ahead = scene.hand[:2] + left / max(float(np.hypot(*left)), 0.03) * 0.03
-        scene = yield servo(scene, np.array([*ahead, height]), rotation, CLOSE, 0.8)
+        scene = yield servo(scene, np.array([*ahead, inside[2] - 0.004]), rotation, CLOSE, 0.5)
     return (yield from reach(scene, scene.hand + 0.10 * UP, rotation, OPEN, within=0.03, limit=20))
 
 

@@ -245,7 +245,7 @@ class InlineWorker(_Calls):
     async def aclose(self) -> None:
         """Close the simulator, and give the process its own environment variables back."""
         self._server.handle(Close())
-        gc.collect()  # and what a build that failed has left
+        gc.collect()  # simulators are full of cycles, and this process goes on
         for name in self._environ.keys() - self._before.keys():
             os.environ.pop(name, None)
         os.environ.update(self._before)
