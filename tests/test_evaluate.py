@@ -493,3 +493,12 @@ def test_the_fingerprint_covers_what_affects_results_and_nothing_else() -> None:
         assert name in AFFECTS_RESULTS
         assert msgspec.structs.replace(config, **{name: value}).fingerprint("p") != config.fingerprint("p")
     assert config.fingerprint("p") != config.fingerprint("q")
+
+
+def test_a_module_whose_import_hangs_is_a_usage_error_after_the_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hangs_when_imported.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match="while listing its tasks"):
+        rollout.run("zero", "gym:hangs_when_imported:Env-v0", start_timeout_s=1.0, workers=1)

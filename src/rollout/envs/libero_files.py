@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import os
+import sys
 import tempfile
 from hashlib import blake2b
 from pathlib import Path
@@ -42,10 +43,26 @@ def prepare() -> None:
     elif not (Path(folder) / "config.yaml").is_file():  # LIBERO would ask for it on the terminal
         raise UsageError(f"LIBERO_CONFIG_PATH={folder} holds no config.yaml: unset it, or write the file")
     logging.getLogger("robosuite_logs").setLevel(logging.ERROR)  # its import recommends a file of macros
+    _keep_robosuite_from_its_log()
     import libero.libero
 
     # hf-libero honours this cache, not the `assets` entry of its own config, before it downloads.
     libero.libero._assets_path_cache = str(assets)
+
+
+def _keep_robosuite_from_its_log() -> None:
+    """Robosuite opens /tmp/robosuite.log when it is imported, and cannot where it is another user's."""
+    name = "robosuite.macros"
+    robosuite = importlib.util.find_spec("robosuite")
+    if name in sys.modules or robosuite is None or robosuite.origin is None:
+        return
+    spec = importlib.util.spec_from_file_location(name, Path(robosuite.origin).with_name("macros.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    macros = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(macros)
+    macros.FILE_LOGGING_LEVEL = None  # type: ignore[attr-defined]
+    sys.modules[name] = macros  # before robosuite is imported, which only then makes its logger
 
 
 def find_assets() -> Path:

@@ -28,17 +28,28 @@ def open_scene(bddl_file: str, pictures: Pictures, *, fast_reset: bool, **settin
     `settings` are those of LIBERO's `ControlEnv`. Takes seconds: the scene is compiled.
     """
     from libero.libero.envs import OffScreenRenderEnv, bddl_base_domain
+    from robosuite.environments.base import REGISTERED_ENVS
 
     kind = _ReusedScene if fast_reset else _Scene
     problems = bddl_base_domain.TASK_MAPPING
-    # LIBERO checks the name of the class against the task's file.
-    ours = {key: type(base.__name__, (kind, base), {"pictures": pictures}) for key, base in problems.items()}
-    theirs = dict(problems)
-    problems.update(ours)
-    try:
+    # Robosuite registers every class: it would keep ours, and through it a closed scene, until the next one.
+    with _put_back(problems), _put_back(REGISTERED_ENVS):
+        for key, base in list(
+            problems.items()
+        ):  # LIBERO checks the name of the class against the task's file
+            problems[key] = type(base.__name__, (kind, base), {"pictures": pictures})
         return OffScreenRenderEnv(bddl_file_name=bddl_file, **settings)
+
+
+@contextmanager
+def _put_back(table: dict[str, Any]) -> Iterator[None]:
+    """What is written into `table` meanwhile is gone afterwards."""
+    before = dict(table)
+    try:
+        yield
     finally:
-        problems.update(theirs)
+        table.clear()
+        table.update(before)
 
 
 class _Scene:

@@ -31,7 +31,7 @@ OPERATED: Final = frozenset({"open", "close", "turnon", "turnoff"})
 ON: Final = 0.65
 OFF: Final = -0.003
 AJAR: Final = -1.35
-PULLED: Final = -0.45  # a microwave's door that a hand fits behind
+PULLED: Final = -0.33  # a microwave's door that a hand fits behind
 # LIBERO's articulated_objects.py calls a drawer open below -0.14 and closed above 0.
 OPENED: Final = -0.15
 CLOSED: Final = 0.002
