@@ -1,7 +1,7 @@
 """`just parity`: every LIBERO task and every Meta-World task against a plain loop; the table of `docs/parity.md`.
 
-For each task 30 steps of reaching and pushing, 1000 as the seed: the physics' state and the frames at each decision,
-and the digest of actions, rewards and ending. The engine's simulator has had another episode before. Half an hour.
+For each task 30 steps of reaching and pushing, 1000 as the seed: the physics' state and a frame at each decision, and
+the digest of actions, rewards and ending. The engine's simulator has had another episode before. Half an hour.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from both import differences, engine, reference
@@ -42,7 +43,8 @@ class Compared(Struct, frozen=True, kw_only=True):
 
 def cases(only: Sequence[str]) -> list[tuple[str, str, Case]]:
     """(suite, family, case) of everything, or of the suites named."""
-    common: dict[str, Any] = {"n_steps": 30, "seeds": (1000,), "after_another": True}
+    common: dict[str, Any] = {"n_steps": 30, "seeds": (1000,), "cameras": ("image",), "after_another": True}
+    common["earlier_resets"] = 0  # one compilation less
     found = [
         (f"libero:{suite}", "libero", Case(suite=suite, task_id=task_id, **common))
         for suite, n_tasks in LIBERO.items()
@@ -58,12 +60,21 @@ def compare(suite: str, family: str, case: Case) -> Compared:
     ours = engine(family, case, theirs)
     return Compared(
         suite=suite,
-        name=f"{case.suite} {case.task_id}" if family == "libero" else case.suite,
+        name=name(family, case),
         differences=tuple(differences(family, case, theirs, ours)),
         frames=sum(len(frames) for episode in ours for frames in episode["frames"].values()),
         moved=theirs[0].get("moved", 0) > 0.005,
         reset_s=ours[0]["reset_s"],
     )
+
+
+def name(family: str, case: Case) -> str:
+    """What a task is called in the output."""
+    return f"{case.suite} {case.task_id}" if family == "libero" else case.suite
+
+
+def _lines(path: Path | None) -> list[bytes]:
+    return path.read_bytes().splitlines() if path is not None and path.exists() else []
 
 
 def table(results: Sequence[Compared]) -> str:
@@ -94,17 +105,27 @@ def main() -> None:
     parser.add_argument(
         "suites", nargs="*", help="of these alone, e.g. libero:goal; the page is left as it is"
     )
+    parser.add_argument(
+        "--keep", type=Path, help="a file of results, added to; what is in it is not run again"
+    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
-    todo, began, results = cases(options.suites), time.monotonic(), []
+    known = [msgspec.json.decode(line, type=Compared) for line in _lines(options.keep)]
+    done = {(result.suite, result.name): result for result in known}
+    todo = [case for case in cases(options.suites) if (case[0], name(*case[1:])) not in done]
+    began = time.monotonic()
     with ThreadPoolExecutor(options.jobs) as pool:
-        for result in pool.map(lambda case: compare(*case), todo):
-            results.append(result)
+        for number, result in enumerate(pool.map(lambda case: compare(*case), todo), 1):
+            done[result.suite, result.name] = result
             verdict = "; ".join(result.differences) or "equal"
             print(
-                f"[{time.monotonic() - began:6.0f} s] {len(results)}/{len(todo)} {result.name}: {verdict}",
+                f"[{time.monotonic() - began:6.0f} s] {number}/{len(todo)} {result.name}: {verdict}",
                 flush=True,
             )
+            if options.keep:
+                with options.keep.open("ab") as file:
+                    file.write(msgspec.json.encode(result) + b"\n")
+    results = [done[case[0], name(*case[1:])] for case in cases(options.suites)]
     print(table(results))
     if not options.suites:
         before, _, rest = PAGE.read_text().partition(BEGIN)

@@ -27,7 +27,7 @@ from rollout.types import EpisodeSpec, ObservationRequest, SuiteInfo
 from rollout.values import pack_array, unpack_array
 
 CHUNK = 8
-CAMERAS = {"image": "agentview_image", "image2": "robot0_eye_in_hand_image"}
+CAMERAS = {"image": "agentview", "image2": "robot0_eye_in_hand"}
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -38,7 +38,9 @@ class Case(Struct, frozen=True, kw_only=True):
     n_steps: int = 100
     seeds: tuple[int, ...] = (1000, 1001)
     size: int = 64  # of the pictures, in pixels
+    cameras: tuple[str, ...] = ("image", "image2")
     n_obs_steps: int = 1
+    earlier_resets: int = 1  # LeRobot's constructor has had one
     reset: str = "fast"
     after_another: bool = False  # the engine's simulator has had an episode before that nobody compares
 
@@ -63,8 +65,14 @@ def plain(case: Case) -> list[dict[str, Any]]:
 
     suite = get_benchmark(f"libero_{case.suite}")()
     bddl_file = suite.get_task_bddl_file_path(case.task_id)
-    env = OffScreenRenderEnv(bddl_file_name=bddl_file, camera_heights=case.size, camera_widths=case.size)
-    env.reset()  # LeRobot's constructor does
+    env = OffScreenRenderEnv(
+        bddl_file_name=bddl_file,
+        camera_names=[CAMERAS[name] for name in case.cameras],
+        camera_heights=case.size,
+        camera_widths=case.size,
+    )
+    for _ in range(case.earlier_resets):
+        env.reset()
     # LIBERO never empties this list. What it holds at a first episode is put back for the others, in which
     # fixtures would else stand elsewhere.
     initializers = list(env.env.object_property_initializers)
@@ -107,7 +115,8 @@ def _physics(env: Any) -> str:
 
 
 def _frames(raw: Any) -> dict[str, str]:
-    return {name: sha1(np.flip(raw[camera], (0, 1))) for name, camera in CAMERAS.items()}
+    seen = {name: raw.get(f"{camera}_image") for name, camera in CAMERAS.items()}
+    return {name: sha1(np.flip(picture, (0, 1))) for name, picture in seen.items() if picture is not None}
 
 
 def _digest(actions: Any, rewards: Sequence[float], n_steps: int) -> str:
@@ -144,11 +153,17 @@ def ours(case: Case) -> list[dict[str, Any]]:
     `physics` and `frames` are by step; `rendered` is how many frames were.
     """
     given = msgspec.json.decode(sys.stdin.buffer.read())
-    options = {"height": str(case.size), "width": str(case.size), "reset": case.reset}
+    options = {
+        "height": str(case.size),
+        "width": str(case.size),
+        "earlier_resets": str(case.earlier_resets),
+        "reset": case.reset,
+    }
     suite = LiberoSimulator.describe(case.suite, options)
     server = Server()
     server.handle(Start("libero", tuple(sys.path), {}, options))
-    observe = ObservationRequest(n_obs_steps=case.n_obs_steps)
+    keys = tuple(f"observation.images.{name}" for name in case.cameras)
+    observe = ObservationRequest(keys=keys, n_obs_steps=case.n_obs_steps)
     rendered = _count_renderings()
     episodes = []
     if case.after_another:
@@ -195,8 +210,7 @@ def _spec(case: Case, suite: SuiteInfo, episode: int, seed: int) -> EpisodeSpec:
 
 
 def _delivered(observation: Any) -> dict[str, str]:
-    pictures = {name: observation[f"observation.images.{name}"] for name in CAMERAS}
-    return {name: sha1(unpack_array(picture)) for name, picture in pictures.items()}
+    return {key.rpartition(".")[2]: sha1(unpack_array(picture)) for key, picture in observation.items()}
 
 
 def _count_renderings() -> Callable[[], int]:

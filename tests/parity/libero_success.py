@@ -1,6 +1,6 @@
 """Runs in an interpreter of its own: which episodes our LIBERO expert solves in a plain loop on LIBERO, as JSON.
 
-`libero_success.py SUITE N_EPISODES TASK_ID...`: hard resets, one step at a time, with `lerobot-eval`'s seeds and limits.
+`libero_success.py SUITE N_EPISODES TASK_ID...`: hard resets, one step at a time, `lerobot-eval`'s seeds and limits.
 Tells `[success, steps]` of each episode, by task id.
 """
 

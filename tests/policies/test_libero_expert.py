@@ -144,11 +144,13 @@ def bowl(*others: State) -> Grasp:
     return grasps(scene(state(found, *others)), "akita_black_bowl_1")[0]
 
 
-def test_a_bowl_is_taken_by_its_rim_on_the_side_that_is_free() -> None:
-    left = thing("milk_1", (-0.1, 0.09, 0.97), (0.03, 0.03, 0.07))
-    right = thing("milk_2", (-0.1, -0.09, 0.97), (0.03, 0.03, 0.07))
-    assert np.linalg.norm(bowl().position[:2] - (-0.1, 0)) == pytest.approx(0.045, abs=2e-3)
-    assert bowl(left).position[1] < bowl(right).position[1]
+def test_a_bowl_is_taken_by_its_rim_on_a_side_that_is_free() -> None:
+    middle, free = np.array([-0.1, 0.0]), bowl().position[:2]
+    assert np.linalg.norm(free - middle) == pytest.approx(0.045, abs=2e-3)
+    x, y = middle + 2 * (free - middle)
+    taken = bowl(thing("milk_1", (x, y, 0.97), (0.03, 0.03, 0.07))).position[:2]
+    assert np.linalg.norm(taken - middle) == pytest.approx(0.045, abs=2e-3)
+    assert np.linalg.norm(taken - (x, y)) > 0.07 > np.linalg.norm(free - (x, y))
 
 
 def test_a_bowl_far_away_is_taken_on_the_near_side() -> None:

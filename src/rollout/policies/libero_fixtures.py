@@ -126,8 +126,7 @@ def push_drawer(scene: Scene, joint: str) -> Script:
 def _retreat(scene: Scene, out: np.ndarray, rotation: np.ndarray) -> Script:
     back = scene.hand + 0.08 * out
     scene = yield from reach(scene, back, rotation, OPEN, within=0.02, limit=20)
-    home = scene.shoulder - back  # turning a stretched arm could straighten its elbow
-    nearer = back + 0.10 * home * (1, 1, 0) / max(float(np.hypot(home[0], home[1])), 1e-9) + 0.10 * UP
+    nearer = back + 0.10 * _homewards(scene) + 0.10 * UP
     return (yield from reach(scene, nearer, downward(math.pi / 2), OPEN, within=0.03, limit=40))
 
 
@@ -136,8 +135,7 @@ def turn_knob(scene: Scene, joint: str, wanted: float) -> Script:
     knob = scene.block(joint)
     middle = np.array([*scene.position(joint)[:2], knob.top - 0.010])
     bar = scene.rotation(joint)[:, 0]
-    angle = math.atan2(bar[1], bar[0])
-    angle = (angle + math.pi) % math.pi  # within a quarter turn of the y axis
+    angle = math.atan2(bar[1], bar[0]) % math.pi  # within a quarter turn of the y axis
     rotation = downward(angle)
     scene = yield from travel(scene, middle + 0.08 * UP, rotation, OPEN, hanging=0.02)
     scene = yield from descend(scene, middle, rotation, OPEN)
@@ -158,9 +156,8 @@ def pull_door(scene: Scene, joint: str) -> Script:
     rotation = _facing(scene, joint, PULLING, scene.rotation(joint)[:, 0])
     if scene.joint(joint) > PULLED:
         scene = yield from _approach(scene, joint, rotation, OPEN, 0.07)
-        scene = yield from reach(
-            scene, scene.value(f"{joint}.handle"), rotation, OPEN, within=0.008, speed=0.5
-        )
+        handle = scene.value(f"{joint}.handle")
+        scene = yield from reach(scene, handle, rotation, OPEN, within=0.008, speed=0.5)
         scene = yield from clamp(scene, rotation)
     for _ in range(60):
         if scene.joint(joint) < PULLED:
@@ -169,8 +166,24 @@ def pull_door(scene: Scene, joint: str) -> Script:
         rotation = _facing(scene, joint, PULLING, scene.rotation(joint)[:, 0])
         scene = yield servo(scene, scene.value(f"{joint}.handle") + 0.05 * out, rotation, CLOSE, 0.6)
     scene = yield from grip(scene, scene.hand, rotation, OPEN, 6)
-    scene = yield from _retreat(scene, -scene.rotation(joint)[:, 1], rotation)
+    scene = yield from _leave_door(scene, joint, rotation)
     return (yield from _swing(scene, joint, start=0.06, end=-0.05, wanted=(-9.0, AJAR)))
+
+
+def _leave_door(scene: Scene, joint: str, rotation: np.ndarray) -> Script:
+    """Off the handle, nearer to the arm, and only there down: turning a stretched arm would straighten its elbow."""
+    off = scene.hand - 0.06 * scene.rotation(joint)[:, 1]
+    scene = yield from reach(scene, off, rotation, OPEN, within=0.02, limit=20)
+    nearer = scene.hand + 0.18 * _homewards(scene) + 0.12 * UP
+    scene = yield from reach(scene, nearer, rotation, OPEN, within=0.03, limit=40)
+    return (yield from reach(scene, nearer, downward(math.pi / 2), CLOSE, within=0.03, limit=40))
+
+
+def _homewards(scene: Scene) -> np.ndarray:
+    """The level direction from the hand to the shoulder."""
+    home = (scene.shoulder - scene.hand) * (1, 1, 0)
+    direction: np.ndarray = home / max(float(np.linalg.norm(home)), 1e-9)
+    return direction
 
 
 def push_door(scene: Scene, joint: str) -> Script:

@@ -18,6 +18,7 @@ __all__ = ["Grasp", "grasps"]
 DEEP: Final = 0.028  # the fingertips' pads below the top of what they hold
 ABOVE: Final = np.array([0.0, 0.0, 0.06])  # where the hand comes from
 COMFORTABLE: Final = 0.60  # metres from shoulder to wrist; at 0.72 the elbow is straight, and stuck
+OVERSTRETCHED: Final = 0.69
 STRETCHED: Final = 40.0  # a radian of turning is worth 2.5 cm of stretching
 RIM_DEEP: Final = 0.026
 WALL: Final = 0.02  # metres around a hollow that count as its wall
@@ -30,8 +31,8 @@ HANDLES: Final = {
     "chefmate_8_frypan": np.array([0.15, 0.0, 0.05]),
     "moka_pot": np.array([0.0, -0.001, 0.078]),
 }
-TWISTS: Final = (0.0, -math.pi / 8, math.pi / 8)
-DIRECTIONS: Final = tuple(math.pi / 2 + step * math.pi / 8 for step in range(16))
+TWISTS: Final = (0.0, -math.pi / 8, math.pi / 8, -math.pi / 5, math.pi / 5)
+DIRECTIONS: Final = tuple(math.pi / 2 + step * math.pi / 16 for step in range(32))
 
 # The open hand, seen from the point between its fingertips (x: the line of the fingers, z: upwards): two fingers,
 # then the palm, as far up as it comes down beside things, and the wrist, as points that must be free.
@@ -39,7 +40,6 @@ FINGERS: Final = np.array(list(product((-0.062, -0.042, 0.042, 0.062), (-0.01, 0
 PALM: Final = np.array(
     list(product((-0.1, -0.05, 0.0, 0.05, 0.1), (-0.03, 0.0, 0.03), (0.055, 0.09, 0.14, 0.2)))
 )
-
 WRIST: Final = np.array(list(product((-0.07, 0.07), (-0.07, 0.07), (0.15, 0.2, 0.26))))
 
 
@@ -66,7 +66,8 @@ def grasps(scene: Scene, name: str, spot: np.ndarray | None = None) -> list[Gras
 
     def far(grasp: Grasp) -> float:
         high = grasp.position + ABOVE
-        return max(0.0, max(stretch(scene, high), stretch(scene, high + moved)) - COMFORTABLE)
+        most = max(stretch(scene, high), stretch(scene, high + moved))
+        return max(0.0, most - COMFORTABLE) + 10 * max(0.0, most - OVERSTRETCHED)
 
     return sorted(found, key=lambda grasp: _cost(grasp, obstacles) + STRETCHED * far(grasp))
 
@@ -87,7 +88,7 @@ def _obstacles(scene: Scene, name: str, block: Block) -> Iterator[Block]:
 def _walls(hollow: Block) -> Iterator[Block]:
     for axis in sorted(range(3), key=lambda axis: abs(float(hollow.rotation[2, axis])))[:2]:
         for side in (-1, 1):
-            half = hollow.half + WALL
+            half = hollow.half + WALL * (1 - np.abs(hollow.rotation[2]).round())  # no higher than the hollow
             half[axis] = WALL / 2
             away = side * (hollow.half[axis] + WALL / 2) * hollow.rotation[:, axis]
             yield Block(centre=hollow.centre + away, rotation=hollow.rotation, half=half)
@@ -96,11 +97,11 @@ def _walls(hollow: Block) -> Iterator[Block]:
 def _known(scene: Scene, name: str, block: Block) -> Iterator[Grasp]:
     category = name.rstrip("_0123456789")
     if category in MUGS:
-        yield from _by_the_rim(_cup(block, MUGS[category]), DIRECTIONS)
+        yield from _by_the_rim(_cup(block, MUGS[category]))
     elif category in HANDLES:
         yield from _by_the_handle(scene, name, HANDLES[category])
     elif any(word in category for word in HOLLOW):
-        yield from _by_the_rim(block, DIRECTIONS)
+        yield from _by_the_rim(block)
     else:
         yield from _across(block)
 
@@ -137,10 +138,10 @@ def _across(block: Block) -> Iterator[Grasp]:
             )
 
 
-def _by_the_rim(block: Block, directions: tuple[float, ...]) -> Iterator[Grasp]:
+def _by_the_rim(block: Block) -> Iterator[Grasp]:
     radius = min(half for _, half in block.sides()) - 0.008
     height = max(block.top - RIM_DEEP, block.bottom + ABOVE_SUPPORT)
-    for around, opening, twist in product(directions, (SPREAD, 0.04), TWISTS):
+    for around, opening, twist in product(DIRECTIONS, (SPREAD, 0.04), TWISTS):
         outward = np.array([math.cos(around), math.sin(around), 0.0])
         angle = _angle(np.array([math.cos(around + twist), math.sin(around + twist), 0.0]))
         position = _at(block.centre + radius * outward, height)

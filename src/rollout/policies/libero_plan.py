@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import numpy as np
 
 from rollout.policies.libero_fixtures import OPENED, OPERATED, drawer_of, operate, operated, pull_drawer
 from rollout.policies.libero_motion import OPEN, Script, grip
+from rollout.policies.libero_places import Target, berth, lies
 from rollout.policies.libero_scene import Scene
 from rollout.policies.libero_skills import drag, holding, pick, place
 from rollout.spaces import rebuild
 from rollout.types import TaskInfo
 
-__all__ = ["refused", "solve"]
+__all__ = ["holds", "refused", "solve"]
 
 Predicate = tuple[str, ...]
 PATIENCE: Final = 12  # steps until what seems to hold is done again, since the episode goes on
 ORDER: Final = ("open", "turnon", "turnoff", "in", "on", "close")
-HOLLOW: Final = ("bowl", "basket", "tray", "caddy")
 
 
 def refused(task: TaskInfo) -> str | None:
@@ -42,8 +41,9 @@ def solve(scene: Scene, goal: tuple[Predicate, ...]) -> Script:
     ordered = sorted(goal, key=lambda predicate: _rank(predicate, goal))
     patience = PATIENCE
     while True:
+        again = patience == 0
         for predicate in ordered:
-            if patience == 0 or not holds(scene, predicate):
+            if again or not holds(scene, predicate):
                 patience = PATIENCE
                 scene = yield from achieve(scene, predicate, _share(predicate, goal))
         patience -= 1
@@ -66,66 +66,23 @@ def achieve(scene: Scene, predicate: Predicate, share: float = 0.0) -> Script:
     """Use the skill that makes the predicate true; `share` as in `_share`."""
     if predicate[0] in OPERATED:
         return (yield from operate(scene, predicate[0], predicate[1]))
-    return (yield from _put(scene, predicate[1], predicate[2], share))
+    return (yield from _put(scene, predicate[1], Target(name=predicate[2], share=share)))
 
 
-def _put(scene: Scene, name: str, target: str, share: float) -> Script:
-    drawer = drawer_of(scene, target)
+def _put(scene: Scene, name: str, target: Target) -> Script:
+    drawer = drawer_of(scene, target.name)
     if drawer is not None and scene.joint(drawer) > OPENED + 0.03:
         scene = yield from pull_drawer(scene, drawer)
-    if name.startswith("plate") and scene.owner(target) is None and target in scene.layout.regions:
-        return (yield from drag(scene, name, scene.position(target)))
-    scene = yield from pick(scene, name, scene.position(target))
+    if name.startswith("plate") and scene.owner(target.name) is None and target.name in scene.layout.regions:
+        return (yield from drag(scene, name, scene.position(target.name)))
+    scene = yield from pick(scene, name, scene.position(target.name))
     if not holding(scene, name):
         return scene
-    spot, bottom = _spot(scene, target)
-    angle = None
-    if target in scene.layout.regions:
-        spot = spot + 0.6 * share * scene.value(f"{target}.size")[0] * scene.rotation(target)[:, 0]
-    if drawer is not None and "top" not in target:  # what is above needs room, and so does the palm
-        side, out = scene.rotation(drawer)[:, 0], -scene.rotation(drawer)[:, 1]
-        spot, angle = spot + 0.022 * out, math.atan2(side[1], side[0])
-    if "contain" in target:  # its middle, not its origin, belongs in the middle; it keeps its turn
-        spot = spot - (scene.block(name).centre - scene.position(name)) * (1, 1, 0)
-    return (yield from place(scene, name, spot, bottom, angle))
+    return (yield from place(scene, name, berth(scene, name, target)))
 
 
 def holds(scene: Scene, predicate: Predicate) -> bool:
     """Whether the predicate seems to hold (LIBERO also asks for contact, which the state does not tell)."""
     if predicate[0] in OPERATED:
         return operated(scene, predicate[0], predicate[1])
-    _, name, target = predicate
-    if target in scene.layout.regions:
-        return _inside(scene, target, name) if predicate[0] == "in" else _above(scene, target, name)
-    apart = scene.position(name) - scene.position(target)
-    return math.hypot(apart[0], apart[1]) < 0.03 and 0 <= apart[2] < 0.06
-
-
-def _inside(scene: Scene, region: str, name: str) -> bool:
-    """As LIBERO's SiteObject.in_box."""
-    half = np.abs(scene.rotation(region) @ scene.value(f"{region}.size"))
-    apart = scene.position(name) - scene.position(region)
-    return bool((np.abs(apart) < half + (0, 0, 0.01)).all() and apart[2] < half[2])
-
-
-def _above(scene: Scene, region: str, name: str) -> bool:
-    """As LIBERO's SiteObject.under."""
-    size = scene.value(f"{region}.size")
-    apart = scene.rotation(region) @ (scene.position(name) - scene.position(region))
-    return bool((np.abs(apart[:2]) < size[:2]).all() and size[2] - 0.005 < apart[2] < size[2] + 0.1)
-
-
-def _spot(scene: Scene, target: str) -> tuple[np.ndarray, float]:
-    """Where an object's origin belongs, and how far down its lowest point goes before the hand lets go."""
-    spot = scene.position(target)
-    if target not in scene.layout.regions:
-        hollow = any(word in target for word in HOLLOW)
-        return spot, scene.block(target).top - 0.015 if hollow else float(spot[2]) + 0.012
-    owner = scene.owner(target)
-    top = scene.block(owner).top if owner is not None else -math.inf
-    if "contain" in target:
-        return spot, top - 0.03
-    if 0 <= top - spot[2] < 0.06:  # a flat top, such as a stove's
-        return spot, top + 0.008
-    half = np.abs(scene.rotation(target) @ scene.value(f"{target}.size"))
-    return spot, float(spot[2]) - float(half[2]) + 0.012
+    return lies(scene, predicate[0], predicate[1], predicate[2])

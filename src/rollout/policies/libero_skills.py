@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from rollout.policies.libero_grasps import SPREAD, Grasp, grasps
 from rollout.policies.libero_motion import (
@@ -23,10 +24,9 @@ from rollout.policies.libero_motion import (
 )
 from rollout.policies.libero_scene import Scene
 
-__all__ = ["drag", "holding", "pick", "place", "travel"]
+__all__ = ["Berth", "drag", "holding", "pick", "place", "travel"]
 
 CLEAR: Final = 0.03  # metres between what hangs from the hand and what it passes over
-LOWEST: Final = 0.10  # metres to lift at least
 FINGER_STEP: Final = 0.01  # what one step changes of the distance between the fingers
 UP: Final = np.array([0.0, 0.0, 1.0])
 
@@ -62,20 +62,29 @@ def _take(scene: Scene, grasp: Grasp) -> Script:
     return (yield from reach(scene, above, grasp.rotation, CLOSE, within=0.02, limit=25))
 
 
-def place(scene: Scene, name: str, spot: np.ndarray, bottom: float, angle: float | None = None) -> Script:
-    """Bring the held object's origin above `spot`, its lowest point down to the height `bottom`, and let go.
+class Berth(Struct, frozen=True, kw_only=True):
+    """Where a held thing goes."""
 
-    `angle`: how the line of the fingers lies then; None leaves it.
-    """
-    rotation = downward(nearest_angle(scene, angle))
-    held = rotation @ scene.hand_rotation.T @ (scene.hand - scene.position(name))
+    spot: np.ndarray  # what its origin comes to stand above
+    bottom: float  # the height that its lowest point comes down to before the fingers open
+    angle: float | None = None  # how the line of the fingers lies then; None: as it is
+    by_middle: bool = False  # its middle instead of its origin
+
+
+def place(scene: Scene, name: str, berth: Berth) -> Script:
+    """Bring the held object to its berth and let go."""
+
+    def held() -> np.ndarray:
+        return scene.hand - (scene.block(name).centre if berth.by_middle else scene.position(name))
+
+    rotation = downward(nearest_angle(scene, berth.angle))
+    turned_held = rotation @ scene.hand_rotation.T @ held()
     hanging = float(scene.hand[2]) - scene.block(name).bottom
-    end = np.array([spot[0] + held[0], spot[1] + held[1], bottom + hanging])
+    end = np.array([*(berth.spot[:2] + turned_held[:2]), berth.bottom + hanging])
     scene = yield from travel(scene, end + 0.06 * UP, rotation, CLOSE, hanging=hanging, carried=name)
     if not holding(scene, name):
         return scene
-    held = scene.hand - scene.position(name)  # it may have swung
-    end[:2] = spot[:2] + held[:2]
+    end[:2] = berth.spot[:2] + held()[:2]  # it may have swung
     scene = yield from descend(scene, end, rotation, CLOSE, aside=0.02)
     scene = yield from grip(scene, scene.hand, rotation, OPEN, 5)
     return (yield from reach(scene, scene.hand + 0.10 * UP, rotation, OPEN, within=0.03, limit=20))
