@@ -112,7 +112,9 @@ def test_a_worker_that_lost_its_simulator_goes_on_with_the_task_if_nobody_else_d
     assert scheduler.next(0, None) is not None
 
 
-def test_before_anything_is_measured_a_task_is_shared_only_where_the_family_says_that_it_is_worth_it() -> None:
+def test_before_anything_is_measured_a_task_is_shared_only_where_the_family_says_that_it_is_worth_it() -> (
+    None
+):
     for build_s, shared in ((1.0, True), (20.0, False)):
         scheduler = Scheduler(specs({"a": 5}), {"s": Costs(build_s=build_s, step_s=0.01)})
         assert scheduler.next(0) is not None

@@ -207,6 +207,6 @@ def _swing(scene: Scene, joint: str, *, start: float, end: float, wanted: tuple[
 def _at_door(scene: Scene, joint: str, inwards: float) -> np.ndarray:
     """A point `inwards` of the door's middle plane, so high that the palm is above the door."""
     door = scene.block(joint)
-    point = scene.position(joint) + scene.rotation(joint) @ np.array([0.17, inwards, 0.0])
+    point: np.ndarray = scene.position(joint) + scene.rotation(joint) @ np.array([0.17, inwards, 0.0])
     point[2] = door.top - 0.045
     return point

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,7 +25,8 @@ def refused(task: TaskInfo) -> str | None:
     """Why the expert cannot try the task; None where it can."""
     if not task.suite.startswith("libero:"):
         return f"the expert of libero cannot act in {task.suite}; it knows libero:* only"
-    if not np.isfinite(rebuild(task.action_space).high).all():
+    space: Any = rebuild(task.action_space)  # a Box
+    if not np.isfinite(space.high).all():
         return (
             f"the expert of libero needs relative control: drop --set control_mode=absolute for {task.suite}"
         )

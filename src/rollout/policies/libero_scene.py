@@ -108,7 +108,8 @@ class Scene:
     @property
     def shoulder(self) -> np.ndarray:
         """The point that the arm's reach is measured from."""
-        return self.value("robot0_base_pos") + SHOULDER
+        found: np.ndarray = self.value("robot0_base_pos") + SHOULDER
+        return found
 
     @property
     def hand_rotation(self) -> np.ndarray:

@@ -75,7 +75,9 @@ def place(scene: Scene, name: str, berth: Berth) -> Script:
     """Bring the held object to its berth and let go."""
 
     def held() -> np.ndarray:
-        return scene.hand - (scene.block(name).centre if berth.by_middle else scene.position(name))
+        origin = scene.block(name).centre if berth.by_middle else scene.position(name)
+        found: np.ndarray = scene.hand - origin
+        return found
 
     rotation = downward(nearest_angle(scene, berth.angle))
     turned_held = rotation @ scene.hand_rotation.T @ held()
