@@ -91,7 +91,7 @@ def _lerobot_axis_angle(quaternion: np.ndarray) -> list[float]:
 
 def ours() -> dict[str, Any]:
     """The same episode after another one, looked at now and then; then filmed; then brought to its goal."""
-    options = {"height": str(SIZE), "width": str(SIZE)}
+    options = {"height": str(SIZE), "width": str(SIZE), "earlier_resets": "1"}
     simulator = LiberoSimulator(LiberoSimulator.describe(SUITE, options), TASK_ID, options)
     simulator.build()
     rendered = _count_renderings()

@@ -44,7 +44,6 @@ class Compared(Struct, frozen=True, kw_only=True):
 def cases(only: Sequence[str]) -> list[tuple[str, str, Case]]:
     """(suite, family, case) of everything, or of the suites named."""
     common: dict[str, Any] = {"n_steps": 30, "seeds": (1000,), "cameras": ("image",), "after_another": True}
-    common["earlier_resets"] = 0  # one compilation less
     found = [
         (f"libero:{suite}", "libero", Case(suite=suite, task_id=task_id, **common))
         for suite, n_tasks in LIBERO.items()

@@ -1,7 +1,7 @@
 """Runs in an interpreter of its own: LIBERO episodes by a plain loop, and by the engine's simulator, as JSON.
 
-`plain CASE` is written straight on LIBERO, as `lerobot-eval` runs it: hard resets, every camera rendered at every
-step. It acts by itself (reaches for the task's objects, pushes, closes the gripper, with noise) and tells its
+`plain CASE` is written straight on LIBERO, with `lerobot-eval`'s seeds and settings: hard resets, every camera rendered
+at every step. It acts by itself (reaches for the task's objects, pushes, closes the gripper, with noise) and tells its
 actions; `ours CASE` reads them from the standard input and executes them in chunks. CASE is a `Case` as JSON.
 """
 
@@ -40,7 +40,6 @@ class Case(Struct, frozen=True, kw_only=True):
     size: int = 64  # of the pictures, in pixels
     cameras: tuple[str, ...] = ("image", "image2")
     n_obs_steps: int = 1
-    earlier_resets: int = 1  # LeRobot's constructor has had one
     reset: str = "fast"
     after_another: bool = False  # the engine's simulator has had an episode before that nobody compares
 
@@ -71,15 +70,9 @@ def plain(case: Case) -> list[dict[str, Any]]:
         camera_heights=case.size,
         camera_widths=case.size,
     )
-    for _ in range(case.earlier_resets):
-        env.reset()
-    # LIBERO never empties this list. What it holds at a first episode is put back for the others, in which
-    # fixtures would else stand elsewhere.
-    initializers = list(env.env.object_property_initializers)
     init_states = suite.get_task_init_states(case.task_id)
     episodes = []
     for episode, seed in enumerate(case.seeds):
-        env.env.object_property_initializers = list(initializers)
         random.seed(seed)
         env.seed(seed)
         env.reset()
@@ -153,12 +146,7 @@ def ours(case: Case) -> list[dict[str, Any]]:
     `physics` and `frames` are by step; `rendered` is how many frames were.
     """
     given = msgspec.json.decode(sys.stdin.buffer.read())
-    options = {
-        "height": str(case.size),
-        "width": str(case.size),
-        "earlier_resets": str(case.earlier_resets),
-        "reset": case.reset,
-    }
+    options = {"height": str(case.size), "width": str(case.size), "reset": case.reset}
     suite = LiberoSimulator.describe(case.suite, options)
     server = Server()
     server.handle(Start("libero", tuple(sys.path), {}, options))

@@ -32,8 +32,6 @@ def episodes(suite_name: str, task_id: int, n_episodes: int) -> list[tuple[bool,
     suite = get_benchmark(f"libero_{suite_name}")()
     # No camera is observed, but the context is made, as its constructor moves the solver's warm start.
     env = OffScreenRenderEnv(bddl_file_name=suite.get_task_bddl_file_path(task_id), use_camera_obs=False)
-    env.reset()
-    initializers = list(env.env.object_property_initializers)
     init_states = suite.get_task_init_states(task_id)
     state = EnvironmentState(env.env)
     task = TaskInfo(
@@ -60,7 +58,6 @@ def episodes(suite_name: str, task_id: int, n_episodes: int) -> list[tuple[bool,
             init_state=episode % len(init_states),
             horizon=HORIZONS[suite_name],
         )
-        env.env.object_property_initializers = list(initializers)
         random.seed(spec.seed)
         env.seed(spec.seed)
         env.reset()

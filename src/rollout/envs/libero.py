@@ -166,9 +166,11 @@ class LiberoSimulator:
         random.seed(spec.seed)
         np.random.seed(spec.seed % 2**32)
         # LIBERO appends to this list at every reset, and draws once for each entry before it places fixtures:
-        # where they stand depends on how many resets there were (libero_10 3, libero_spatial 4, and more).
-        # Here every episode is like a first one, so that it depends on nothing but its spec.
-        self._env.env.object_property_initializers = self._initializers * (1 + self._settings.earlier_resets)
+        # where they stand depends on how many resets there were (libero_10 3, libero_spatial 4, and more). Here it
+        # depends on the spec alone, in the same way as in a loop that runs a task's episodes one after the other.
+        earlier = self._settings.earlier_resets
+        earlier = spec.episode if earlier is None else earlier
+        self._env.env.object_property_initializers = self._initializers * (1 + earlier)
         raw = self._start(spec.init_state)
         for robot in self._env.robots:  # after settling, whose no-op is a relative one
             robot.controller.use_delta = self._settings.relative

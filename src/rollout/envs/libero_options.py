@@ -37,8 +37,8 @@ _LEROBOT: Final[Mapping[str, str]] = {
     "gripper": "continuous",
     "quaternion": "float32",
     "init_states": "true",
-    # LIBERO draws once more for each reset that a scene has had. LeRobot resets once when it makes the environment.
-    "earlier_resets": "1",
+    # LIBERO draws once more for each reset that a scene has had: as in a loop over one task's episodes.
+    "earlier_resets": "episode",
     # A little above the longest demonstration of each suite.
     "horizon.spatial": "280",
     "horizon.object": "280",
@@ -52,7 +52,6 @@ _OPENPI: Final[Mapping[str, str]] = {
     "width": "256",
     "resize": "224",
     "quaternion": "float64",
-    "earlier_resets": "0",
     "horizon.spatial": "220",
 }
 # huggingface/lerobot src/lerobot/envs/libero.py; Physical-Intelligence/openpi examples/libero/main.py;
@@ -75,8 +74,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "quaternion": "how the hand's quaternion becomes axis times angle: float32 or float64 (the way round that it "
     "tells), or antipodal (float64, the shorter way round)",
     "init_states": "start from LIBERO's fixed initial states: true, or false: from the seed",
-    "earlier_resets": "resets that the scene has had before the episode's own: each shifts where LIBERO's draws "
-    "place fixtures",
+    "earlier_resets": "resets that the scene counts as having had, which shift where LIBERO's draws place fixtures: "
+    "episode (as many as the episode's number) or a whole number",
     **{f"horizon.{suite}": f"most steps of an episode of libero:{suite}" for suite in SUITES},
     "reset": "fast (default: the compiled scene is used again), or hard: compiled anew, 50 times slower, the same "
     "bits",
@@ -96,7 +95,7 @@ class LiberoOptions(Struct, frozen=True, kw_only=True):
     binary_gripper: bool
     quaternion: str
     init_states: bool
-    earlier_resets: int
+    earlier_resets: int | None  # None: as many as the episode's number
     horizons: dict[str, int]
     fast_reset: bool
     cameras: CameraNames
@@ -119,7 +118,9 @@ class LiberoOptions(Struct, frozen=True, kw_only=True):
             binary_gripper=one_of(values, "gripper", ("continuous", "binary")) == "binary",
             quaternion=one_of(values, "quaternion", ("float32", "float64", "antipodal")),
             init_states=switch(values, "init_states", default=True),
-            earlier_resets=number("earlier_resets", least=0, most=1000),
+            earlier_resets=None
+            if values["earlier_resets"] == "episode"
+            else number("earlier_resets", least=0, most=1000),
             horizons={suite: number(f"horizon.{suite}", least=1, most=10**6) for suite in SUITES},
             fast_reset=one_of(values, "reset", ("fast", "hard")) == "fast",
             cameras=CameraNames.parse(values, CAMERA_NAMES, SCENE_CAMERAS),
