@@ -32,7 +32,6 @@ class Watching:
 """
 # Two Ctrl-C at once, while robosuite renders: the context is in the frames of the traceback until the very end.
 INTERRUPTED = """
-import os
 import signal
 
 import rollout
@@ -44,8 +43,8 @@ class Interrupting(Watching):
         from robosuite.utils.binding_utils import MjRenderContext
 
         def read_pixels(self, *args, **kwargs):
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # in this thread: os.kill's two may become one on a busy machine
+            signal.raise_signal(signal.SIGINT)
 
         MjRenderContext.read_pixels = read_pixels
         return super().infer(requests)
