@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -38,7 +37,6 @@ class Compared(Struct, frozen=True, kw_only=True):
     differences: tuple[str, ...]
     frames: int  # compared
     moved: bool  # an object, by more than half a centimetre
-    reset_s: float
 
 
 def cases(only: Sequence[str]) -> list[tuple[str, str, Case]]:
@@ -63,7 +61,6 @@ def compare(suite: str, family: str, case: Case) -> Compared:
         differences=tuple(differences(family, case, theirs, ours)),
         frames=sum(len(frames) for episode in ours for frames in episode["frames"].values()),
         moved=theirs[0].get("moved", 0) > 0.005,
-        reset_s=ours[0]["reset_s"],
     )
 
 
@@ -79,8 +76,8 @@ def _lines(path: Path | None) -> list[bytes]:
 def table(results: Sequence[Compared]) -> str:
     """One row a suite, and below it a line for each difference."""
     rows = [
-        "| suite | tasks | equal | frames compared | objects pushed | episode's start |",
-        "|---|---|---|---|---|---|",
+        "| suite | tasks | equal | frames compared | objects pushed |",
+        "|---|---|---|---|---|",
     ]
     for suite in dict.fromkeys(result.suite for result in results):
         of_suite = [result for result in results if result.suite == suite]
@@ -88,9 +85,8 @@ def table(results: Sequence[Compared]) -> str:
         pushed = (
             str(sum(result.moved for result in of_suite)) if suite.startswith("libero") else "not counted"
         )
-        reset_ms = 1e3 * statistics.median(result.reset_s for result in of_suite)
         frames = sum(result.frames for result in of_suite)
-        rows.append(f"| `{suite}` | {len(of_suite)} | {equal} | {frames} | {pushed} | {reset_ms:.0f} ms |")
+        rows.append(f"| `{suite}` | {len(of_suite)} | {equal} | {frames} | {pushed} |")
     different = [f"- {line}" for result in results for line in result.differences]
     packages = ", ".join(
         f"{name} {version(name)}" for name in ("hf-libero", "robosuite", "metaworld", "mujoco")

@@ -179,7 +179,6 @@ def ours(case: Case) -> list[dict[str, Any]]:
                 "physics": physics,
                 "frames": frames,
                 "rendered": rendered() - before,
-                "reset_s": began.reset_s,
             }
         )
     return episodes
