@@ -15,12 +15,11 @@ import numpy as np
 
 from rollout.envs import libero_files
 from rollout.envs.libero import LiberoSimulator
+from rollout.envs.libero_options import HORIZONS
 from rollout.envs.libero_state import EnvironmentState
 from rollout.policies.base import Request
 from rollout.policies.libero_expert import LiberoExpert
 from rollout.types import EpisodeSpec, TaskInfo
-
-HORIZONS = {"spatial": 280, "object": 280, "goal": 300, "10": 520, "90": 400}
 
 
 def episodes(suite_name: str, task_id: int, n_episodes: int) -> list[tuple[bool, int]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rollout.envs.libero_cameras import Pictures
 
-__all__ = ["LazyContext", "open_scene"]
+__all__ = ["open_scene"]
 
 # What neither robosuite nor LIBERO writes to after compiling, and what makes up nearly all of a model's size.
 _CONSTANT: Final = ("tex_", "mesh_", "hfield_", "skin_", "bvh_", "oct_", "name", "paths", "text_", "tuple_")
