@@ -111,6 +111,15 @@ _OPTIONS = (
         "--n-action-steps", type=int, metavar="N", help="Actions executed of each chunk.  [the policy's]"
     ),
     click.option(
+        "--temporal-ensemble",
+        type=float,
+        metavar="DECAY",
+        help="Decide at every step, average the chunks; 0.01 as ACT.  [the policy's]",
+    ),
+    click.option(
+        "--clip-actions", is_flag=True, default=None, help="Clip actions into their bounds, and count them."
+    ),
+    click.option(
         "--workers",
         type=_Number("auto"),
         metavar="N|auto",
@@ -123,6 +132,11 @@ _OPTIONS = (
     click.option("--device", metavar="D", help="Where the policy runs: auto, cpu, cuda, cuda:1.  [auto]"),
     click.option("--dtype", type=Among(["fp32", "bf16", "fp16"]), help="The policy's number format.  [fp32]"),
     click.option("--compile", is_flag=True, default=None, help="torch.compile the policy."),
+    click.option(
+        "--deterministic/--no-deterministic",
+        default=None,
+        help="Whether batches change no bit of an action.  [on CPU]",
+    ),
     click.option(
         "--protocol", metavar="NAME", help="Whose evaluation rules: lerobot, openpi, vla-eval.  [lerobot]"
     ),

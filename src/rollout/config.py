@@ -29,6 +29,10 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     protocol: str = "lerobot"
     options: dict[str, str] = field(default_factory=dict)  # --set
     n_action_steps: int | None = None  # None: the policy's own
+    temporal_ensemble: float | None = (
+        None  # decay of ACT's temporal ensembling; None: the policy's own, or none
+    )
+    clip_actions: bool = False  # into the action space's bounds; counted in the records
     policy_args: dict[str, Any] = field(default_factory=dict)
     dtype: Literal["bf16", "fp16", "fp32"] = "fp32"
 
@@ -128,6 +132,8 @@ AFFECTS_RESULTS = (
     "protocol",
     "options",
     "n_action_steps",
+    "temporal_ensemble",
+    "clip_actions",
     "policy_args",
     "dtype",
 )

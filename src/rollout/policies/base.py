@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct
 
+from rollout.config import EvalConfig
 from rollout.types import EpisodeSpec, Observation, ObservationRequest, TaskInfo
 
-__all__ = ["Policy", "PolicySpec", "Request", "Session", "noise_seed"]
+__all__ = ["Opener", "Policy", "PolicySpec", "PolicySpent", "Request", "Session", "noise_seed"]
 
 Session = Any
 """Everything that a policy remembers of one episode; None for stateless policies."""
@@ -23,7 +25,20 @@ class PolicySpec(Struct, frozen=True, kw_only=True):
     n_obs_steps: int = 1  # observations stacked along a new leading axis where > 1
     chunk_size: int = 1  # actions predicted at once
     n_action_steps: int | None = 1  # how many of them are executed; None: all that are returned
+    temporal_ensemble: float | None = (
+        None  # ask at every step, and average what all chunks say of it (see `Ensemble`)
+    )
+    noise_shape: tuple[int, ...] | None = (
+        None  # a module's: standard normal `noise` (B, *noise_shape), each decision's own
+    )
+    cuda_graphs: bool = (
+        False  # a module's: its forward is the same kernels each time, and reads tensors alone
+    )
     inline: bool = False  # `infer` returns within microseconds: call it on the event loop, not in a thread
+    calls: int = (
+        1  # of `infer` that may run at once, each in a thread of its own; for policies that wait for others
+    )
+    max_batch: int | None = None  # most requests that one call takes; None: any number
     families: tuple[str, ...] | None = None  # simulator families that it can act in; None: any
 
     @property
@@ -65,8 +80,21 @@ def noise_seed(episode: EpisodeSpec, decision: int) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
 
 
+class PolicySpent(Struct):
+    """Where `infer` spends its time, in seconds since the policy was made. Policies that know it keep one up to date as
+    their attribute `spent`."""
+
+    collate: float = 0.0  # observations into one batch, in the host's memory
+    copy: float = 0.0  # that batch to the device
+    forward: float = 0.0  # until the actions are back in the host's memory
+
+
 class Policy(Protocol):
-    """A policy as the engine sees it. `infer` runs in one dedicated thread; the rest on the event loop."""
+    """A policy as the engine sees it. `infer` runs in a thread of its own; the rest on the event loop.
+
+    Optional attributes: `spent` (`PolicySpent`), and `versions`, a dict of what decides its actions beside the
+    settings (packages, a checkpoint's digest), for the record.
+    """
 
     spec: PolicySpec
 
@@ -77,4 +105,17 @@ class Policy(Protocol):
     def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
         """One action chunk a request, in order: arrays (chunk_size, action_dim), or (chunk_size,) for `Discrete`;
         for nested action spaces, sequences of `chunk_size` nested values."""
+        ...
+
+
+class Opener(Protocol):
+    """What is registered (entry point group `rollout.policies`) to serve policy specs of the form `name:locator`."""
+
+    locator: ClassVar[str]  # what follows the colon, for messages, e.g. "PATH_OR_REPO"
+
+    def opened(self, locator: str, config: EvalConfig, /, **arguments: Any) -> AbstractContextManager[Policy]:
+        """The policy for one evaluation, and everything of it released afterwards; `arguments` are `--policy-arg`.
+
+        Raises `UsageError` with one line where it cannot be had. A class method, or a static one, of a class.
+        """
         ...

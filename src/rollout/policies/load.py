@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from rollout.config import EvalConfig, nearest
 from rollout.errors import UsageError
-from rollout.policies.base import Policy, PolicySpec, Request, Session
+from rollout.policies.base import Opener, Policy, PolicySpec, Request, Session
 from rollout.types import EpisodeSpec, TaskInfo
 
 __all__ = ["as_policy", "known_policies", "load_policy", "policy_name"]
@@ -29,7 +29,10 @@ def load_policy(spec: str, arguments: dict[str, Any]) -> Any:
     """
     known = known_policies()
     if spec in known:
-        return _make(known[spec].load(), spec, arguments)
+        made = known[spec].load()
+        if _opens(made):
+            raise UsageError(f"policy {spec!r}: say which one, as {spec}:{made.locator}")
+        return _make(made, spec, arguments)
     module_name, colon, attribute = spec.partition(":")
     if not colon or not attribute or not module_name:
         raise UsageError(
@@ -87,6 +90,11 @@ def as_policy(policy: Any, config: EvalConfig) -> Iterator[Policy]:
 
     Raises `UsageError` for anything else.
     """
+    opener, locator = _opener(policy) if isinstance(policy, str) else (None, "")
+    if opener is not None:
+        with _opened(opener, policy, locator, config) as made:
+            yield made
+        return
     made = load_policy(policy, config.policy_args) if isinstance(policy, str) else policy
     if _is_module(made):
         from rollout.policies.torch import TorchPolicy
@@ -99,6 +107,25 @@ def as_policy(policy: Any, config: EvalConfig) -> Iterator[Policy]:
         raise UsageError(
             f"{policy_name(made)} is not a policy: it is no torch.nn.Module and has no infer(requests)"
         )
+
+
+def _opener(spec: str) -> tuple[Opener | None, str]:
+    """Who serves `name:locator`, and the locator; None where `spec` is of another form."""
+    name, _, locator = spec.partition(":")
+    point = known_policies().get(name)
+    found = point.load() if point is not None and locator else None
+    return (found, locator) if _opens(found) else (None, "")
+
+
+def _opens(found: Any) -> bool:
+    return hasattr(found, "opened")
+
+
+def _opened(opener: Opener, spec: str, locator: str, config: EvalConfig) -> AbstractContextManager[Policy]:
+    try:
+        return opener.opened(locator, config, **config.policy_args)
+    except TypeError as exc:  # a generator function's arguments are checked when it is called
+        raise UsageError(f"policy {spec!r}: {exc} (see --policy-arg)") from exc
 
 
 def _is_module(policy: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,21 +13,11 @@ import torch
 from rollout.config import EvalConfig
 from rollout.errors import UsageError
 from rollout.policies.base import PolicySpec, Request, Session
+from rollout.policies.device import DTYPES, choose_device, fixed_rows, in_blocks
 from rollout.policies.watched import Watched
 from rollout.types import EpisodeSpec, TaskInfo
 
 __all__ = ["TorchPolicy", "collate"]
-
-CPU_ROWS: Final = 1
-ROWS: Final = 8
-"""Rows of a deterministic forward: matrix kernels differ with the batch size, so every forward gets the same.
-
-On CPU that is one. Elementwise kernels (sigmoid, SiLU, tanh-GELU, …) compute the last elements of a tensor,
-those that fill no vector, by another routine, which differs in the last bit: a row's place in a block would
-show. It costs nothing where it counts: an 18-layer conv net takes 41 ms for one row, 457 for eight.
-"""
-
-_DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class TorchPolicy:
@@ -64,9 +54,7 @@ class TorchPolicy:
 
         Raises `UsageError` where it cannot be moved.
         """
-        device, dtype = _device(config.device), _DTYPES[config.dtype]
-        deterministic = device.type == "cpu" if config.deterministic == "auto" else config.deterministic
-        rows = CPU_ROWS if device.type == "cpu" else ROWS
+        device, dtype = choose_device(config.device), DTYPES[config.dtype]
         with _borrowed(module):
             try:
                 module.to(device, dtype if config.dtype != "fp32" else None).eval()
@@ -76,7 +64,7 @@ class TorchPolicy:
             run: Any = torch.compile(module) if config.compile else module
             # Several targets may have other keys each, and a compiled module is no place for a dict of ours.
             watch = len(config.targets) == 1 and not config.compile
-            yield cls(run, device=device, dtype=dtype, block=rows if deterministic else None, watch=watch)
+            yield cls(run, device=device, dtype=dtype, block=fixed_rows(config, device), watch=watch)
 
     def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
         """The module's own session where it defines `open_session`."""
@@ -84,13 +72,7 @@ class TorchPolicy:
 
     def infer(self, requests: Sequence[Request]) -> Sequence[np.ndarray]:
         """One forward for all, or one per block of fixed size."""
-        size = self._block or len(requests)
-        chunks: list[np.ndarray] = []
-        for start in range(0, len(requests), size):
-            rows = list(requests[start : start + size])
-            padded = rows + [rows[-1]] * (size - len(rows))
-            chunks.extend(self._forward(padded)[: len(rows)])
-        return chunks
+        return in_blocks(requests, self._block, self._forward)
 
     @torch.inference_mode()
     def _forward(self, requests: Sequence[Request]) -> np.ndarray:
@@ -159,13 +141,3 @@ def _borrowed(module: torch.nn.Module) -> Iterator[None]:
                 setattr(owner, name, buffer)
         for weight, data in weights:
             weight.data = data
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-    except RuntimeError as exc:
-        raise UsageError(f"--device {name}: not a device; try cpu, cuda, cuda:1") from exc
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"--device {name}: CUDA is not available here; use --device cpu")
-    return device

@@ -1,0 +1,29 @@
+"""Arrays that strangers send: checked before anything is allocated, and never unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from rollout.errors import ProtocolError
+
+__all__ = ["checked_array"]
+
+KINDS = "biufc"  # bool, integers, floats, complex; object, void and text dtypes can carry anything
+
+
+def checked_array(dtype: Any, shape: Sequence[Any], data: Any) -> np.ndarray:
+    """The array in `data` (bytes), as a read-only view. Raises `ProtocolError` where it is none, or one of objects."""
+    try:
+        kind = np.dtype(dtype)
+        sizes = tuple(int(size) for size in shape)
+        if kind.kind not in KINDS or kind.hasobject:
+            raise ProtocolError(f"an array of {kind.str!r}: only numbers are taken")
+        if any(size < 0 for size in sizes) or prod(sizes) * kind.itemsize != len(data):
+            raise ProtocolError(f"an array of {kind.str} and shape {sizes} in {len(data)} bytes")
+        return np.frombuffer(data, kind).reshape(sizes)
+    except (TypeError, ValueError) as exc:
+        raise ProtocolError(f"not an array: {exc}") from exc
