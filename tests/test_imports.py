@@ -32,7 +32,7 @@ LAYERS = (
     ("envs", "display", "policies"),
     ("sim",),
     ("engine",),
-    ("evaluation",),
+    ("evaluation", "timing"),
     ("api", "doctor", "listing", "arguments"),
     ("cli", "testing"),
 )

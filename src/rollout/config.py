@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+from math import isfinite
 from typing import Any, Literal
 
 import msgspec
@@ -62,7 +63,10 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for name in values:
             if name not in cls.__struct_fields__:
                 raise UsageError(f"unknown setting {name!r}{nearest(name, cls.__struct_fields__)}")
-        values = {**PROTOCOL_DEFAULTS.get(values.get("protocol", ""), {}), **values}
+        defaults = dict(PROTOCOL_DEFAULTS.get(values.get("protocol", ""), {}))
+        if values.get("temporal_ensemble") is not None:
+            defaults.pop("n_action_steps", None)  # which ensembling decides
+        values = defaults | values
         if "out" in values and values["out"] is not None:
             values["out"] = os.fspath(values["out"])
         try:
@@ -98,6 +102,12 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for name in ("start_timeout_s", "reset_timeout_s", "step_timeout_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"--{name.removesuffix('_s').replace('_', '-')} must be above 0 seconds")
+        if self.temporal_ensemble is not None and not isfinite(self.temporal_ensemble):
+            raise UsageError("--temporal-ensemble: give a number, e.g. 0.01")
+        if self.temporal_ensemble is not None and (self.n_action_steps or 1) > 1:
+            raise UsageError(
+                f"--temporal-ensemble decides at every step: it does not go with --n-action-steps {self.n_action_steps}"
+            )
         if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
             raise UsageError(f"--shard {self.shard[0]}/{self.shard[1]}: K/N needs 1 <= K <= N")
         if self.resume and self.out is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -14,8 +13,8 @@ import msgspec
 
 from rollout.config import EvalConfig
 from rollout.display.base import Counters, Display, RunPlan, TaskCounters, WorkerState
-from rollout.display.rates import whole_run
 from rollout.engine.engine import Run, RunSettings, count
+from rollout.engine.execution import advice, execution
 from rollout.engine.scheduler import Costs
 from rollout.engine.slots import Slot
 from rollout.envs.base import Simulator
@@ -27,8 +26,9 @@ from rollout.results.export import write_eval_info
 from rollout.results.header import Header
 from rollout.results.journal import Journal, holds_journal
 from rollout.results.report import Report
-from rollout.results.summary import Bound, Timing, summarize, write_summary
+from rollout.results.summary import Timing, summarize, write_summary
 from rollout.sim.video import require_encoder, video_path
+from rollout.timing import Stopwatch
 from rollout.types import EpisodeResult, EpisodeSpec, ProtocolUsed, SuiteInfo, VideoRequest
 from rollout.values import Value
 
@@ -59,7 +59,7 @@ class Evaluation:
         self._journal: Journal | None = None
         self._run: Run | None = None
         self._interrupted = False
-        self._built_s = 0.0  # spent building simulators, summed over workers
+        self._stopwatch: Stopwatch | None = None
 
     @property
     def n_episodes(self) -> int:
@@ -109,9 +109,10 @@ class Evaluation:
         todo = [spec for spec in self._specs if spec.key not in self._results]
         display = self._display
         display.start(self._run_plan(), self._counters)
-        for note in self._journal.notes if self._journal else ():
+        notes = [*(self._journal.notes if self._journal else ()), *advice(self._config, self._policy.spec)]
+        for note in notes:
             display.note(note)
-        began = time.monotonic()
+        self._stopwatch = Stopwatch(self._counters, self._policy)
         self._run = Run(todo, self._policy, self._settings(options), self._counters, self._record, display)
         try:
             await self._run.execute(self._slots)
@@ -120,10 +121,10 @@ class Evaluation:
             with suppress(
                 ResultsError
             ):  # a full disk may have ended the run: the first error is the one to tell
-                self._finish(time.monotonic() - began)
+                self._finish(self._stopwatch.timing())
             raise
         display.finish()
-        return self._finish(time.monotonic() - began)
+        return self._finish(self._stopwatch.timing())
 
     def interrupt(self) -> bool:
         """Stop; `run` returns what was measured. False where it has not begun."""
@@ -140,13 +141,13 @@ class Evaluation:
                 result = msgspec.structs.replace(result, video=relative)
             self._journal.append(result, actions)
         self._results[result.key] = result
-        self._built_s += result.time_s.reset if result.built else 0.0
+        if self._stopwatch is not None and result.built:
+            self._stopwatch.built_s += result.time_s.reset
 
-    def _finish(self, wall_s: float) -> Report:
+    def _finish(self, timing: Timing) -> Report:
         order = [spec.key for spec in self._specs]
         episodes = tuple(self._results[key] for key in order if key in self._results)
         instructions = {key: task.instruction for key, task in self._counters.tasks.items()}
-        timing = self._timing(wall_s)
         summary = summarize(episodes, len(order), instructions, timing, self._protocol)
         out = None
         if self._journal is not None:
@@ -162,26 +163,6 @@ class Evaluation:
                 write_eval_info(out, episodes, timing)
         return Report(summary=summary, episodes=episodes, out=out, interrupted=self._interrupted)
 
-    def _timing(self, wall_s: float) -> Timing:
-        counters = self._counters
-        wall = max(wall_s, 1e-9)
-        rates = whole_run(counters, wall)
-        assert rates is not None  # some time has passed
-        measured = counters.done - counters.resumed
-        workers_s = wall * max(1, len(counters.workers))
-        bound: Bound = "policy" if rates.bound == "policy" else "simulators"
-        return Timing(
-            wall_s=wall_s,
-            episodes_per_s=measured / wall if measured else None,
-            steps_per_s=rates.steps_per_s if counters.steps else None,
-            decisions=counters.decisions,
-            steps=counters.steps,
-            mean_batch=rates.mean_batch,
-            policy_busy=rates.policy_busy,
-            worker_utilisation=min(1.0, counters.sim_busy_s / workers_s),
-            bound_by="start-up" if self._built_s > workers_s / 2 else bound,
-        )
-
     def _settings(self, options: Mapping[str, Mapping[str, str]]) -> RunSettings:
         config = self._config
         return RunSettings(
@@ -190,13 +171,17 @@ class Evaluation:
             costs={
                 family: Costs(adapter.build_s, adapter.step_s) for family, adapter in self._adapters.items()
             },
-            n_action_steps=config.n_action_steps,
-            max_batch=AUTO_MAX_BATCH if config.max_batch == "auto" else config.max_batch,
+            execution=execution(config, self._policy.spec),
+            max_batch=self._max_batch(),
             max_wait_s=config.max_wait_ms / 1e3,
             retries=config.retries,
             inline=config.workers == 0,
             video=self._video,
         )
+
+    def _max_batch(self) -> int:
+        wanted = AUTO_MAX_BATCH if self._config.max_batch == "auto" else self._config.max_batch
+        return min(wanted, self._policy.spec.max_batch or wanted)
 
     def _video(self, spec: EpisodeSpec) -> VideoRequest | None:
         if self._config.out is None:

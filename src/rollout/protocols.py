@@ -35,6 +35,8 @@ def protocol_used(config: EvalConfig, options: Options) -> ProtocolUsed:
         "seed": config.seed,
         "horizon": config.horizon,
         "n_action_steps": config.n_action_steps,
+        "temporal_ensemble": config.temporal_ensemble,
+        "clip_actions": config.clip_actions,
         "options": options,
     }
     digest = blake2b(msgspec.json.encode(values, order="sorted"), digest_size=8).hexdigest()

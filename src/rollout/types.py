@@ -120,6 +120,8 @@ class ProtocolUsed(Struct, frozen=True, kw_only=True):
     seed: int  # of each task's first episode
     horizon: int | None  # where it overrides the suites' own
     n_action_steps: int | None  # where it overrides the policy's own
+    temporal_ensemble: float | None = None  # the same
+    clip_actions: bool = False
     options: dict[str, dict[str, str]]  # by simulator family, as `--set` takes them
 
 
@@ -180,6 +182,7 @@ class EpisodeResult(Struct, frozen=True, kw_only=True):
     nonfinite_reward: bool = False
     terminated: bool
     truncated: bool
+    clipped: int = 0  # steps whose action `--clip-actions` changed
     attempts: int
     error: EpisodeFailure | None = None
     digest: str | None  # over actions, rewards and ending; None for errors

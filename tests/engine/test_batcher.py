@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.display.base import Counters
-from rollout.engine.batcher import Batcher, BatchQueue
+from rollout.engine.batch_queue import BatchQueue
+from rollout.engine.batcher import Batcher
 from rollout.errors import PolicyError
 from rollout.policies.base import Request
 from rollout.types import EpisodeSpec

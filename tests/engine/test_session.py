@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout.engine.execution import Execution
 from rollout.engine.session import EpisodeSession, failed
 from rollout.errors import PolicyError
 from rollout.sim.protocol import RunDone
@@ -31,7 +32,8 @@ def session(space: Space = BOX, *, n_obs_steps: int = 1, n_action_steps: int | N
         observation_space={},
         success_rule=None,
     )
-    return EpisodeSession(SPEC, task, n_obs_steps=n_obs_steps, n_action_steps=n_action_steps, session="mine")
+    execution = Execution(n_action_steps=n_action_steps)
+    return EpisodeSession(SPEC, task, n_obs_steps=n_obs_steps, execution=execution, session="mine")
 
 
 def done(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct, field
 
 from rollout.types import EpisodeResult, EpisodeSpec
 
-__all__ = ["Counters", "Display", "RunPlan", "TaskCounters", "WorkerState"]
+__all__ = ["Counters", "Display", "Latencies", "RunPlan", "TaskCounters", "WorkerState"]
+
+KEPT: Final = 512  # forwards of each batch size: enough for a median, and bounded
 
 
 class WorkerState(StrEnum):
@@ -38,6 +41,21 @@ class TaskCounters(Struct):
     active: int = 0
 
 
+class Latencies(Struct):
+    """How long the policy took, by batch size: its measured curve t(B)."""
+
+    counts: dict[int, int] = field(default_factory=dict)  # forwards by batch size
+    seconds: dict[int, deque[float]] = field(default_factory=dict)  # of the last `KEPT` of each size
+
+    def note(self, size: int, seconds: float) -> None:
+        """A forward of `size` decisions took `seconds`."""
+        self.counts[size] = self.counts.get(size, 0) + 1
+        kept = self.seconds.get(size)
+        if kept is None:
+            kept = self.seconds[size] = deque(maxlen=KEPT)
+        kept.append(seconds)
+
+
 class Counters(Struct):
     """Everything that a display may show. The engine only ever adds to these numbers; displays poll them."""
 
@@ -52,7 +70,8 @@ class Counters(Struct):
     decisions: int = 0
     batches: int = 0
     retries: int = 0
-    policy_busy_s: float = 0.0  # the policy thread inside infer
+    policy_busy_s: float = 0.0  # at least one call of the policy running
+    latencies: Latencies = field(default_factory=Latencies)
     sim_busy_s: float = 0.0  # summed over workers: resetting, stepping, rendering
     started_s: float = 0.0  # time.monotonic() when the first episode could start
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from rollout.display.base import Counters, Display, WorkerState
 from rollout.engine.batcher import Batcher
 from rollout.engine.episode import Attempt, Measured, run_episode
+from rollout.engine.execution import Execution
 from rollout.engine.scheduler import Costs, Scheduler, TaskKey
 from rollout.engine.session import failed
 from rollout.engine.slots import Slot, watch_deadlines
@@ -30,7 +31,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     suites: Mapping[str, SuiteInfo]
     options: Mapping[str, Mapping[str, str]]  # by family
     costs: Mapping[str, Costs]  # by family, before anything is measured
-    n_action_steps: int | None
+    execution: Execution
     max_batch: int
     max_wait_s: float
     retries: int
@@ -73,6 +74,8 @@ class Run:
             max_batch=settings.max_batch,
             max_wait_s=settings.max_wait_s,
             inline=settings.inline or self._policy.spec.inline,
+            calls=self._policy.spec.calls,
+            note=self._display.note,
         )
         self._counters.started_s = time.monotonic()
         with self._scope, batcher:
@@ -142,7 +145,7 @@ class Run:
             suite=self._suites[spec.task_key],
             video=settings.video(spec),
             number=number,
-            n_action_steps=settings.n_action_steps or self._policy.spec.n_action_steps,
+            execution=settings.execution,
         )
         return await run_episode(attempt, worker, self._policy, batcher, self._counters)
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from rollout.display.base import Counters, WorkerState
 from rollout.engine.batcher import Batcher
+from rollout.engine.execution import Execution
 from rollout.engine.session import EpisodeSession
 from rollout.policies.base import Policy
 from rollout.sim.protocol import Reset
@@ -25,7 +26,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     suite: SuiteInfo
     video: VideoRequest | None
     number: int  # 1 for the first attempt
-    n_action_steps: int | None
+    execution: Execution
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -85,6 +86,6 @@ def _open(attempt: Attempt, worker: Worker, policy: Policy) -> EpisodeSession:
         attempt.spec,
         task,
         n_obs_steps=policy.spec.n_obs_steps,
-        n_action_steps=attempt.n_action_steps,
+        execution=attempt.execution,
         session=policy.open_session(attempt.spec, task),
     )

@@ -1,7 +1,7 @@
 """What the engine remembers of one episode: plain bookkeeping, no process and no loop.
 
-The policy's own state is `Request.session`; this is the rest: observation history, the checks that a chunk is one, the
-executed actions and rewards, and the record that they end in.
+The policy's own state is `Request.session`; this is the rest: observation history, actions, rewards, and the record
+that they end in.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rollout.engine.actions import EpisodeActions
+from rollout.engine.execution import Execution
 from rollout.errors import PolicyError
 from rollout.policies.base import Request, Session
 from rollout.sim.protocol import RunDone, WireObservation
 from rollout.types import EpisodeFailure, EpisodeResult, EpisodeSpec, Observation, Outcome, Spent, TaskInfo
-from rollout.values import Array, Items, Value, pack, pack_array, unpack, unpack_array
+from rollout.values import Array, Items, Value, pack_array, unpack, unpack_array
 
 __all__ = ["EpisodeSession", "episode_digest", "failed"]
 
@@ -36,7 +38,7 @@ class EpisodeSession:
         task: TaskInfo,
         *,
         n_obs_steps: int,
-        n_action_steps: int | None,
+        execution: Execution,
         session: Session,
     ) -> None:
         self.spec = spec
@@ -45,14 +47,7 @@ class EpisodeSession:
         self.ended = False
         self._task, self._session = task, session
         self._history: deque[Observation] = deque(maxlen=n_obs_steps)
-        self._n_action_steps = n_action_steps
-        space = task.action_space
-        self._shape: tuple[int, ...] | None = getattr(space, "shape", None)  # None: a nested action space
-        self._dtype = np.dtype(getattr(space, "dtype", "f4"))
-        self._ndim = 1 + len(self._shape or ())
-        self._sent: np.ndarray | list[Any] = []
-        self._actions: list[np.ndarray] = []
-        self._nested_actions: list[Value] = []
+        self._actions = EpisodeActions(task.action_space, execution)
         self._rewards: list[bytes] = []
         self._last: RunDone | None = None
 
@@ -72,32 +67,19 @@ class EpisodeSession:
         return request
 
     def chunk(self, actions: Any) -> Array | Items:
-        """Check what the policy returned and cut it to what is executed. Raises `PolicyError` naming the episode."""
-        if self._shape is None:
-            return self._nested_chunk(actions)
+        """What the simulator executes of what the policy returned. Raises `PolicyError` naming the episode."""
         try:
-            array = np.asarray(actions)
-            if array.ndim != self._ndim or array.shape[1:] != self._shape or not len(array):
-                array = _as_chunk(array, self._shape)
-            if array.dtype is not self._dtype:
-                _check_cast(array, self._dtype)
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ValueError("an action that is not finite")
-            # A copy: the policy may reuse its buffer, and the record keeps what was executed.
-            sent = self._sent = np.array(array[: self._n_action_steps], self._dtype, order="C")
+            return self._actions.take(actions)
         except (TypeError, ValueError) as exc:
-            raise self._blame(exc) from exc
-        return pack_array(sent)
+            where = f"{self.spec.suite} {self.spec.task} episode {self.spec.episode}, step {self.steps}"
+            raise PolicyError(f"the policy returned {exc} (in {where})") from exc
 
     def executed(self, done: RunDone) -> int:
         """Take over what a chunk did, and return how many steps that were."""
         count = len(done.rewards) // 8
         self.steps += count
         self._rewards.append(done.rewards)
-        if isinstance(self._sent, np.ndarray):
-            self._actions.append(self._sent[:count])
-        else:
-            self._nested_actions += self._sent[:count]
+        self._actions.executed(count)
         self._last = done
         self.ended = done.terminated or done.truncated
         if not self.ended:
@@ -107,10 +89,7 @@ class EpisodeSession:
     @cached_property
     def actions(self) -> Value:
         """All executed actions of an ended episode, leading axis: steps."""
-        if self._shape is None:
-            return Items(tuple(self._nested_actions))
-        empty = np.zeros((0, *self._shape), self._dtype)
-        return pack_array(np.concatenate(self._actions) if self._actions else empty)
+        return self._actions.value
 
     def result(self, *, attempts: int, spent: Spent, built: bool, video: str | None) -> EpisodeResult:
         """The record of an episode that was measured to its end."""
@@ -130,6 +109,7 @@ class EpisodeSession:
             nonfinite_reward=not finite,
             terminated=last.terminated,
             truncated=last.truncated,
+            clipped=self._actions.clipped,
             attempts=attempts,
             digest=episode_digest(
                 self.actions, rewards, self.steps, last.terminated, last.truncated, last.success
@@ -138,20 +118,6 @@ class EpisodeSession:
             video=video,
             built=built,
         )
-
-    def _nested_chunk(self, actions: Any) -> Items:
-        try:
-            packed = tuple(pack(action) for action in actions)[: self._n_action_steps]
-            if not packed:
-                raise ValueError("an empty chunk")
-        except (TypeError, ValueError) as exc:
-            raise self._blame(exc) from exc
-        self._sent = list(packed)
-        return Items(packed)
-
-    def _blame(self, exc: Exception) -> PolicyError:
-        where = f"{self.spec.suite} {self.spec.task} episode {self.spec.episode}, step {self.steps}"
-        return PolicyError(f"the policy returned {exc} (in {where})")
 
 
 def episode_digest(
@@ -181,21 +147,6 @@ def failed(spec: EpisodeSpec, error: EpisodeFailure, *, attempts: int) -> Episod
         error=error,
         digest=None,
     )
-
-
-def _as_chunk(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A single action, or (chunk_size, 1) for a `Discrete` space, as (chunk_size, *shape). Raises `ValueError`."""
-    if array.shape == shape:
-        return array[np.newaxis]
-    if shape == () and array.ndim == 2 and array.shape[1] == 1 and len(array):
-        return array[:, 0]
-    raise ValueError(f"shape {array.shape} instead of (chunk_size, {', '.join(map(str, shape))})")
-
-
-def _check_cast(array: np.ndarray, dtype: np.dtype) -> None:
-    """Raise `ValueError` where casting `array` to the action space's `dtype` would lose its meaning."""
-    if dtype.kind in "iu" and array.dtype.kind == "f" and (array != np.rint(array)).any():
-        raise ValueError(f"{array.dtype} actions that are not whole numbers, for a space of {dtype}")
 
 
 def _identity(spec: EpisodeSpec) -> dict[str, Any]:

@@ -88,6 +88,16 @@ class PolicySpent(Struct):
     copy: float = 0.0  # that batch to the device
     forward: float = 0.0  # until the actions are back in the host's memory
 
+    def copy_of(self) -> PolicySpent:
+        """As it is now."""
+        return PolicySpent(self.collate, self.copy, self.forward)
+
+    def since(self, before: PolicySpent) -> PolicySpent:
+        """What was spent after `before`."""
+        return PolicySpent(
+            self.collate - before.collate, self.copy - before.copy, self.forward - before.forward
+        )
+
 
 class Policy(Protocol):
     """A policy as the engine sees it. `infer` runs in a thread of its own; the rest on the event loop.

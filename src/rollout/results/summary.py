@@ -16,7 +16,9 @@ from rollout.types import EpisodeResult, Outcome, ProtocolUsed
 
 __all__ = [
     "SUMMARY",
+    "BatchTiming",
     "Bound",
+    "PolicyTiming",
     "Stats",
     "Summary",
     "TaskStats",
@@ -54,6 +56,23 @@ class TaskStats(Stats, frozen=True, kw_only=True):
     instruction: str  # natural language; empty where there is none
 
 
+class BatchTiming(Struct, frozen=True, kw_only=True):
+    """The forwards of one batch size."""
+
+    forwards: int
+    median_s: float  # of the latest 512: a point of the policy's latency curve t(B)
+
+
+class PolicyTiming(Struct, frozen=True, kw_only=True):
+    """Where the policy's time went, in seconds. What is None the policy did not tell."""
+
+    batches: dict[int, BatchTiming]  # by batch size
+    idle_s: float  # nobody asked
+    collate_s: float | None  # observations into batches, in the host's memory
+    copy_s: float | None  # those to the device
+    forward_s: float | None  # until the actions were back in the host's memory
+
+
 class Timing(Struct, frozen=True, kw_only=True):
     """What the run took. Of this run alone: what a resumed run found on record cost it nothing."""
 
@@ -66,6 +85,7 @@ class Timing(Struct, frozen=True, kw_only=True):
     policy_busy: float  # share of wall_s that the policy spent inferring, from 0 to 1
     worker_utilisation: float  # share of the workers' time spent resetting, stepping, rendering, from 0 to 1
     bound_by: Bound  # what a faster run would need most
+    policy: PolicyTiming | None = None  # None in files of older versions
 
 
 class Summary(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,86 @@
+"""The policy's side of a batch: call it, time it, blame it, and ask for less where its memory runs out."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from rollout.errors import PolicyError, RolloutError
+from rollout.policies.base import Request
+
+__all__ = ["Call", "Forward", "blame"]
+
+
+class Call(Struct, kw_only=True):
+    """What became of one batch. Times are `time.perf_counter()`'s, in seconds."""
+
+    began: float
+    ended: float = 0.0
+    chunks: Sequence[Any] = ()
+    error: BaseException | None = None
+    forwards: list[tuple[int, float]] = []  # size and seconds of each, more than one where memory ran out
+    fits: int | None = None  # how many requests fit into memory, where it ran out
+
+
+class Forward:
+    """`Forward(infer)(requests)` never raises: what the policy raised is in the `Call`."""
+
+    def __init__(self, infer: Callable[[Sequence[Request]], Sequence[Any]]) -> None:
+        self._infer = infer
+
+    def __call__(self, requests: Sequence[Request]) -> Call:
+        call = Call(began=time.perf_counter())
+        try:
+            call.chunks = self._chunks(requests, call)
+        except BaseException as exc:
+            call.error = exc
+        call.ended = time.perf_counter()
+        return call
+
+    def _chunks(self, requests: Sequence[Request], call: Call) -> Sequence[Any]:
+        began = time.perf_counter()
+        try:
+            chunks = self._infer(requests)
+        except Exception as exc:
+            if len(requests) == 1 or not _is_out_of_memory(exc):
+                raise
+        else:
+            if len(chunks) != len(requests):
+                raise PolicyError(
+                    f"the policy returned {len(chunks)} action chunks for {len(requests)} requests"
+                )
+            call.forwards.append((len(requests), time.perf_counter() - began))
+            return chunks
+        # Here, not in the handler: until it is left, the exception holds the frames that hold the memory.
+        _release_memory()
+        half = len(requests) // 2
+        call.fits = min(half, call.fits or half)
+        return [*self._chunks(requests[:half], call), *self._chunks(requests[half:], call)]
+
+
+def blame(requests: Sequence[Request], error: BaseException) -> BaseException:
+    """The policy's exception as a `PolicyError` that names the episodes; what is no fault of it, as it is."""
+    if not isinstance(error, Exception) or isinstance(error, RolloutError):
+        return error
+    where = ", ".join(f"{request.episode.task} episode {request.episode.episode}" for request in requests[:3])
+    what = f"the policy raised {type(error).__name__}: {error}"
+    found = PolicyError(f"{what} (batch of {len(requests)}: {where}{', …' if len(requests) > 3 else ''})")
+    found.__cause__ = error
+    return found
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Torch's own (by name: torch may not even be imported), its CPU allocator's plain RuntimeError, Python's."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    told = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return bool(names & {"OutOfMemoryError", "MemoryError"}) or told
+
+
+def _release_memory() -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()  # the next, smaller try shall not fail for what the cache holds in pieces
