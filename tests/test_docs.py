@@ -225,7 +225,12 @@ def run(scripts: list[str], folder: Path) -> list[str]:
         ("results.md", "episodes.jsonl", fields(Header, EpisodeResult, EpisodeFailure) | {"kind"}),
         ("results.md", "Outcomes", {str(outcome) for outcome in Outcome}),
         ("results.md", "episodes.jsonl", fields(Spent)),
-        ("results.md", "summary.json", fields(summary.Summary, summary.TaskStats, summary.Timing)),
+        (
+            "results.md",
+            "summary.json",
+            fields(summary.Summary, summary.TaskStats, summary.Timing)
+            | fields(summary.PolicyTiming, summary.BatchTiming),
+        ),
         (
             "results.md",
             "eval_info.json",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,91 @@ def test_n_action_steps_overrides_the_policys_own() -> None:
     policy = Half(chunk=4)
     rollout.run(policy, COUNT, episodes=1, workers=1, n_action_steps=3)
     assert [r.step for r in policy.requests] == [0, 3]
+
+
+class Counting:
+    """Returns t for step t."""
+
+    spec = PolicySpec(chunk_size=8, n_action_steps=8)
+
+    def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+        return [np.repeat(np.arange(r.step, r.step + 8)[:, None], 2, 1) for r in requests]
+
+
+class Remembered(Counting):
+    """Counts what it returned itself, in its session; over three chunks of four, of which two are executed."""
+
+    spec = PolicySpec(chunk_size=4, n_action_steps=2)
+
+    def open_session(self, episode: Any, task: Any) -> list[int]:
+        return [0]
+
+    def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+        chunks = [np.repeat(np.arange(r.session[0], r.session[0] + 4)[:, None], 2, 1) for r in requests]
+        for request in requests:
+            request.session[0] += 2
+        return chunks
+
+
+def executed(out: Path) -> list[np.ndarray]:
+    found = []
+    for actions in read_actions(out).values():
+        assert isinstance(actions.actions, Array)
+        found.append(unpack_array(actions.actions))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings"),
+    [
+        (Counting(), {}),
+        (Counting(), {"n_action_steps": 3}),
+        (Counting(), {"max_batch": 3, "max_wait_ms": 5}),
+        (Counting(), {"temporal_ensemble": 0.01}),  # all chunks agree on every step
+        (Remembered(), {}),
+    ],
+)
+def test_action_t_is_executed_at_step_t_of_every_episode_whatever_their_lengths(
+    policy: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    report = rollout.run(
+        policy, "gym:toys:toy/Uneven-v0", episodes=24, workers=8, out=tmp_path / "run", **settings
+    )
+    assert [episode.steps for episode in report.episodes] == [
+        1 + (1000 + number) * 7919 % 40 for number in range(24)
+    ]
+    for actions in executed(tmp_path / "run"):
+        np.testing.assert_allclose(actions, np.repeat(np.arange(len(actions))[:, None], 2, 1), atol=1e-5)
+
+
+def test_clipped_actions_are_in_the_record_and_counted(tmp_path: Path) -> None:
+    report = rollout.run(
+        Counting(), COUNT, episodes=1, workers=1, clip_actions=True, out=tmp_path / "run", display="none"
+    )
+    [episode] = report.episodes
+    [actions] = executed(tmp_path / "run")
+    assert actions[:, 0].tolist() == [0, 1, 1, 1, 1, 1]
+    assert episode.clipped == 4  # 1 is in the bounds
+    assert report.summary.clipped_actions == 4
+    _, [record] = read_journal(tmp_path / "run")
+    assert record.clipped == 4
+
+
+def test_a_policy_says_how_many_calls_run_at_once_and_how_many_requests_each_takes() -> None:
+    together = threading.Barrier(2)
+
+    class Waiting(Half):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spec = PolicySpec(calls=2, max_batch=1)
+
+        def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+            assert len(requests) == 1
+            if requests[0].decision == 0:
+                together.wait(20)  # two episodes are in here at the same time
+            return super().infer(requests)
+
+    assert rollout.run(Waiting(), COUNT, episodes=2, workers=2, max_wait_ms=50).summary.overall.n_error == 0
 
 
 def test_history_holds_the_steps_inside_a_chunk() -> None:
@@ -460,6 +546,7 @@ def test_bad_input_is_one_line_that_names_what_is_valid(
         ("no_such_module:x", "no_such_module"),
         (object(), "infer"),
         ("expert", "cannot act in gym"),
+        ("openpi", "openpi:ws://"),
     ],
 )
 def test_a_bad_policy_is_one_line(policy: Any, says: str) -> None:

@@ -144,7 +144,18 @@ class Echo(gym.Env[Any, Any]):
         return {"last": action, "t": self.t}, 1.0, self.t >= 3, False, {"success": self.t >= 3}
 
 
+class Uneven(Count):
+    """Succeeds after 1 to 40 steps, whichever its seed says."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self._length = 1 + (seed or 0) * 7919 % 40
+        seen = super().reset(seed=seed, options=options)
+        self.key = 0
+        return seen
+
+
 gym.register("toy/Count-v0", "toys:Count", max_episode_steps=12, order_enforce=False)
 gym.register("toy/Faulty-v0", "toys:Faulty", max_episode_steps=12, order_enforce=False)
+gym.register("toy/Uneven-v0", "toys:Uneven", max_episode_steps=60, order_enforce=False)
 gym.register("toy/Echo-v0", "toys:Echo", max_episode_steps=12, order_enforce=False)
 gym.register("toy/Endless-v0", "toys:Count", order_enforce=False)

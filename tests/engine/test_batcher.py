@@ -177,3 +177,104 @@ def test_too_few_answers_are_the_policys_fault(inline: bool) -> None:
 
     with pytest.raises(PolicyError, match="0 action chunks for 1 request"):
         anyio.run(main)
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+)
+def test_a_batch_that_does_not_fit_into_memory_is_halved_until_it_does_and_the_run_goes_on(
+    error: Exception,
+) -> None:
+    sizes: list[int] = []
+    notes: list[str] = []
+
+    def infer(requests: Sequence[Request]) -> Sequence[int]:
+        sizes.append(len(requests))
+        if len(requests) > 3:
+            raise error
+        return [r.step for r in requests]
+
+    async def main() -> Counters:
+        counters = Counters()
+        with Batcher(infer, counters, max_batch=16, note=notes.append) as batcher:
+            assert await answers(batcher, 16) == list(range(16))
+            assert sizes == [16, 8, 4, *[2] * 8]
+            sizes.clear()
+            assert await answers(batcher, 5) == list(range(5))
+        return counters
+
+    counters = anyio.run(main)
+    assert sizes == [2, 2, 1]  # it does not try again what did not fit
+    assert notes == ["the policy ran out of memory: from now on at most 2 decisions a batch"]
+    assert counters.decisions == 21
+    assert set(counters.latencies.counts) == {1, 2}
+
+
+def test_a_single_decision_that_does_not_fit_ends_the_run() -> None:
+    def infer(requests: Sequence[Request]) -> Sequence[int]:
+        raise OutOfMemoryError("CUDA out of memory")
+
+    async def main() -> None:
+        with Batcher(infer, Counters(), max_batch=4) as batcher:
+            await answers(batcher, 4)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        anyio.run(main)
+    assert caught.group_contains(PolicyError, match="OutOfMemoryError: CUDA out of memory")
+
+
+def test_several_calls_run_at_once_where_the_policy_allows_it() -> None:
+    together = threading.Barrier(3)
+
+    def infer(requests: Sequence[Request]) -> Sequence[int]:
+        together.wait(10)  # passes only if three calls are in here at the same time
+        return [r.step for r in requests]
+
+    async def main() -> Counters:
+        counters = Counters()
+        with Batcher(infer, counters, max_batch=1, calls=3) as batcher:
+            assert await answers(batcher, 6) == list(range(6))
+        return counters
+
+    counters = anyio.run(main)
+    assert counters.latencies.counts == {1: 6}
+    slowest = sum(counters.latencies.seconds[1])
+    assert counters.policy_busy_s < slowest  # time that three calls share counts once
+
+
+def test_a_batch_does_not_wait_for_an_episode_that_has_ended() -> None:
+    async def main() -> None:
+        with Batcher(lambda requests: [1], Counters(), max_batch=2, max_wait_s=3600) as batcher:
+            batcher.active = 2
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(batcher.decide, request(0))
+                await anyio.wait_all_tasks_blocked()
+                batcher.active -= 1
+
+    async def limited() -> None:
+        with anyio.fail_after(10):
+            await main()
+
+    anyio.run(limited)
+
+
+def test_the_policys_latency_is_known_by_batch_size() -> None:
+    async def main() -> Counters:
+        counters = Counters()
+        with Batcher(lambda requests: requests, counters, max_batch=4) as batcher:
+            await answers(batcher, 10)
+        return counters
+
+    counters = anyio.run(main)
+    assert counters.latencies.counts == {4: 2, 2: 1}
+    assert [len(seconds) for seconds in counters.latencies.seconds.values()] == [2, 1]
+    assert counters.policy_busy_s > 0

@@ -74,6 +74,34 @@ class Miscounting(Sound):
         return [*super().infer(requests), np.zeros((2, 2), np.float32)]
 
 
+class Misshapen(Sound):
+    def _chunk(self, request: Request) -> np.ndarray:
+        return np.zeros((2, 3), np.float32)
+
+
+class Worded(Sound):
+    def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+        return [[["left", "right"]] * 2 for _ in requests]
+
+
+class Short(Sound):
+    def _chunk(self, request: Request) -> np.ndarray:
+        return super()._chunk(request)[:1]
+
+
+class Undefined(Sound):
+    def _chunk(self, request: Request) -> np.ndarray:
+        return np.asarray(super()._chunk(request) + (np.nan if request.decision == 2 else 0), np.float32)
+
+
+class Ageing(Sound):
+    """Takes the age of the batch's oldest episode for everybody's."""
+
+    def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+        oldest = max(request.decision for request in requests)
+        return [chunk - 0.01 * oldest for chunk in super().infer(requests)]
+
+
 class Specless(Sound):
     spec = {"observation_keys": [STATE]}  # type: ignore[assignment] # noqa: RUF012
 

@@ -18,6 +18,11 @@ CAUGHT = [
     ("Noisy", "test_the_engine_gets_the_same_episodes_whatever_it_runs_them_with", "other episodes"),
     ("Overwriting", "test_observations_are_left_as_they_are", "observation.state"),
     ("Miscounting", "test_every_request_gets_one_chunk_that_can_be_executed", "chunk"),
+    ("Misshapen", "test_chunks_have_the_action_spaces_shape_and_numbers_that_it_can_take", r"\(2, 3\)"),
+    ("Worded", "test_chunks_have_the_action_spaces_shape_and_numbers_that_it_can_take", "is of <U5"),
+    ("Short", "test_chunks_are_as_long_as_the_spec_says", "1 actions; chunk_size: 2"),
+    ("Undefined", "test_every_action_is_finite", "decision 2 of episode 0 is not finite"),
+    ("Ageing", "test_episodes_of_other_ages_in_the_batch_change_no_chunk", "began earlier"),
     ("Specless", "test_the_spec_can_be_run", "spec is"),
 ]
 

@@ -14,6 +14,7 @@ import rollout
 from rollout.config import EvalConfig
 from rollout.errors import PolicyError, UsageError
 from rollout.policies.base import PolicySpec, Request
+from rollout.policies.device import bucket
 from rollout.policies.load import as_policy
 from rollout.policies.torch import TorchPolicy
 from rollout.types import EpisodeSpec
@@ -288,3 +289,192 @@ def test_with_a_spec_or_several_targets_nothing_is_guessed() -> None:
         assert policy.spec.observation_keys is None
     module.spec = PolicySpec()  # type: ignore[assignment]
     assert watched(module, FULL).spec.observation_keys is None
+
+
+class Stochastic(nn.Module):
+    """Returns its noise."""
+
+    spec = PolicySpec(observation_keys=("x",), noise_shape=(3, 2))
+
+    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+        noise: torch.Tensor = batch["noise"]
+        return noise
+
+
+def decisions(count: int) -> list[Request]:
+    return [
+        Request(SPEC, None, decision, decision, None, {"x": np.zeros(1), "task": "t"})  # type: ignore[arg-type]
+        for decision in range(count)
+    ]
+
+
+def test_a_module_that_asks_for_noise_gets_each_decisions_own() -> None:
+    asked = decisions(5)
+    together = infer(Stochastic(), *asked, deterministic=False)
+    alone = [infer(Stochastic(), request)[0] for request in asked]
+    assert together[0].shape == (3, 2)
+    assert [one.tobytes() for one in together] == [one.tobytes() for one in alone]
+    assert len({one.tobytes() for one in together}) == len(asked)
+    expected = torch.randn(3, 2, generator=torch.Generator().manual_seed(asked[3].noise_seed))
+    assert torch.equal(torch.from_numpy(together[3]), expected)
+
+
+class Recurrent(nn.Module):
+    """Adds up what it sees: (sum, (number of decisions,)) is its state."""
+
+    spec = PolicySpec(observation_keys=("observation.state",))
+    failing = False
+
+    def initial_state(self) -> Any:
+        return {"sum": torch.zeros(2), "count": (torch.zeros(()),)}
+
+    def forward(self, batch: dict[str, Any], state: Any) -> Any:
+        total = state["sum"] + batch["observation.state"]
+        if self.failing:
+            raise RuntimeError("oh")
+        actions = 1e-3 * (total + state["count"][0][:, None])
+        return actions, {"sum": total, "count": (state["count"][0] + 1,)}
+
+
+def test_a_recurrent_module_keeps_each_episodes_state_apart_and_in_step() -> None:
+    module = Recurrent()
+    reports = [
+        rollout.run(
+            module, COUNT, episodes=4, workers=workers, max_batch=batch, deterministic=False, max_wait_ms=wait
+        )
+        for workers, batch, wait in ((1, 1, 0.0), (4, 4, 20.0))
+    ]
+    assert reports[1].summary.timing is not None
+    assert (reports[1].summary.timing.mean_batch or 0) > 1
+    digests = [[episode.digest for episode in report.episodes] for report in reports]
+    assert digests[0] == digests[1]
+    # Of the first episode, seed 1000: at step t it has seen the steps 0 to t, and its seed t + 1 times.
+    sums = [sum(range(t + 1)) + t + (t + 1) * 1000 + t for t in range(reports[0].episodes[0].steps)]
+    assert reports[0].episodes[0].sum_reward == pytest.approx(1e-3 * sum(sums))
+
+
+def test_a_forward_that_fails_leaves_the_state_as_it_was() -> None:
+    module = Recurrent()
+    with as_policy(module, config()) as policy:
+        session = policy.open_session(SPEC, None)  # type: ignore[arg-type]
+        asked = Request(SPEC, None, 0, 0, session, {"observation.state": np.ones(2, np.float32)})  # type: ignore[arg-type]
+        module.failing = True
+        with pytest.raises(RuntimeError, match="oh"):
+            policy.infer([asked])
+        assert session.state["sum"].tolist() == [0, 0]
+        module.failing = False
+        policy.infer([asked])
+        assert session.state["sum"].tolist() == [1, 1]
+
+
+def test_a_recurrent_module_that_returns_no_state_is_told_so() -> None:
+    class Forgetful(Recurrent):
+        def forward(self, batch: dict[str, Any], state: Any) -> Any:
+            return batch["observation.state"]
+
+    with pytest.raises(PolicyError, match=r"returns \(actions, new state\)"):
+        rollout.run(Forgetful(), COUNT, episodes=1, workers=0)
+
+
+def test_requests_of_other_shapes_share_a_batch_of_requests_though_not_a_forward() -> None:
+    module = Recording()
+    states = [np.zeros(3, np.float32), np.zeros(5, np.float32), np.ones(3, np.float32)]
+    chunks = infer(module, *(request(observation__state=state) for state in states), deterministic=False)
+    assert len(chunks) == 3
+    assert [batch["observation.state"].shape for batch in module.given] == [(2, 3), (1, 5)]
+
+
+def test_a_module_may_keep_what_it_was_given_and_reuse_what_it_returned() -> None:
+    class Reusing(Recording):
+        spec = PolicySpec()
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.buffer = torch.zeros(1, 2)
+
+        def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+            self.given.append(batch)
+            self.buffer.copy_(batch["observation.state"])
+            return self.buffer
+
+    module = Reusing()
+    states = [np.full(2, value, np.float32) for value in range(3)]
+    images = [np.full((2, 2, 3), value, np.uint8) for value in range(3)]
+    asked = [
+        request(observation__state=state, observation__images__top=image)
+        for state, image in zip(states, images, strict=True)
+    ]
+    chunks = infer(module, *asked)
+    assert [chunk.tolist() for chunk in chunks] == [[0, 0], [1, 1], [2, 2]]
+    assert [batch["observation.state"].tolist() for batch in module.given] == [[[0, 0]], [[1, 1]], [[2, 2]]]
+    tops = [batch["observation.images.top"].mul(255).round().unique().tolist() for batch in module.given]
+    assert tops == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (3, 4), (9, 16), (17, 24), (32, 32), (33, 48), (49, 64)])
+def test_padded_batches_have_few_sizes(rows: int, size: int) -> None:
+    assert bucket(rows) == size
+
+
+def test_a_compiled_module_sees_padded_batches_and_gives_the_same_actions() -> None:
+    torch.manual_seed(0)
+    module = Recording(lambda rows: torch.ones(rows, 2))
+    asked = [request(observation__state=np.full(2, value, np.float32)) for value in range(3)]
+    with as_policy(module, config(deterministic=False)) as policy:
+        assert isinstance(policy, TorchPolicy)
+        padded = TorchPolicy(module, device=torch.device("cpu"), dtype=torch.float32, rows=None, pads=True)
+        chunks = padded.infer(asked)
+    assert len(chunks) == 3
+    assert module.given[0]["observation.state"].tolist() == [[0, 0], [1, 1], [2, 2], [2, 2]]
+
+
+def test_where_the_time_goes_is_known() -> None:
+    report = rollout.run(Recurrent(), COUNT, episodes=2, workers=1)
+    assert report.summary.timing is not None
+    policy = report.summary.timing.policy
+    assert policy is not None
+    assert policy.forward_s is not None
+    assert policy.collate_s is not None
+    assert policy.copy_s is not None
+    assert policy.forward_s > 0
+    assert policy.collate_s > 0
+    spent = policy.forward_s + policy.collate_s + policy.copy_s
+    busy = report.summary.timing.policy_busy * report.summary.timing.wall_s
+    assert spent <= busy + 1e-3
+    assert set(policy.batches) == {1}
+    assert policy.batches[1].forwards == report.summary.timing.decisions
+    assert policy.idle_s + busy == pytest.approx(report.summary.timing.wall_s)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_on_a_gpu_the_rows_are_those_of_the_cpu(cuda_graphs: bool, deterministic: bool) -> None:
+    class Net(nn.Module):
+        spec = PolicySpec(
+            observation_keys=("observation.state", "observation.images.top"), cuda_graphs=cuda_graphs
+        )
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.state, self.image = nn.Linear(7, 5), nn.Conv2d(3, 5, 3)
+
+        def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+            seen: torch.Tensor = self.image(batch["observation.images.top"]).mean((-1, -2))
+            return torch.tanh(self.state(batch["observation.state"]) + seen)
+
+    torch.manual_seed(0)
+    module, rng = Net(), np.random.default_rng(0)
+    asked = [
+        request(
+            observation__state=rng.standard_normal(7).astype("f4"),
+            observation__images__top=rng.integers(0, 255, (16, 16, 3)).astype("u1"),
+            task="t",
+        )
+        for _ in range(21)
+    ]
+    expected = infer(module, *asked, device="cpu")
+    with as_policy(module, config(device="cuda", deterministic=deterministic)) as policy:
+        for start, end in ((0, 21), (0, 1), (1, 3), (3, 21)):  # buffers and graphs are used again
+            found = policy.infer(asked[start:end])
+            np.testing.assert_allclose(found, expected[start:end], atol=1e-3)

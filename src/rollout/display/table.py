@@ -149,6 +149,10 @@ def _number(value: float | None) -> str:
 def _closing(summary: Summary) -> Iterator[Text]:
     if summary.timing is not None:
         yield Text(_timing(summary.timing), style="dim")
+    if summary.clipped_actions:
+        yield Text(
+            f"{plural(summary.clipped_actions, 'action')} clipped into the action space", style="yellow"
+        )
     missing = summary.planned - summary.overall.n_episodes
     if not summary.complete:
         yield Text(f"incomplete: {plural(missing, 'episode')} of {summary.planned} not run", style="yellow")

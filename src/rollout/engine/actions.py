@@ -46,7 +46,7 @@ class EpisodeActions:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError("an action that is not finite")
         if self._ensemble is not None:
-            array = self._ensemble.add(array)
+            array = self._ensemble.add(np.asarray(array, self._dtype))
         # A copy: the policy may reuse its buffer, and the record keeps what was executed.
         sent = np.array(array[: self._first], self._dtype, order="C")
         if self._bounds is not None:

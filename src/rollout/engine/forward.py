@@ -42,24 +42,33 @@ class Forward:
         return call
 
     def _chunks(self, requests: Sequence[Request], call: Call) -> Sequence[Any]:
+        chunks = self._try(requests, call)
+        if chunks is not None:
+            return chunks
+        found: list[Any] = []
+        size = len(requests)
+        while len(found) < len(requests):
+            if chunks is None:  # the last try did not fit
+                _release_memory()
+                size = call.fits = size // 2
+            chunks = self._try(requests[len(found) : len(found) + size], call)
+            found += chunks or ()
+        return found
+
+    def _try(self, requests: Sequence[Request], call: Call) -> Sequence[Any] | None:
+        """The chunks; None where they do not fit into memory. Returns, as until a handler is left the exception holds
+        the frames that hold the memory."""
         began = time.perf_counter()
         try:
             chunks = self._infer(requests)
         except Exception as exc:
             if len(requests) == 1 or not _is_out_of_memory(exc):
                 raise
-        else:
-            if len(chunks) != len(requests):
-                raise PolicyError(
-                    f"the policy returned {len(chunks)} action chunks for {len(requests)} requests"
-                )
-            call.forwards.append((len(requests), time.perf_counter() - began))
-            return chunks
-        # Here, not in the handler: until it is left, the exception holds the frames that hold the memory.
-        _release_memory()
-        half = len(requests) // 2
-        call.fits = min(half, call.fits or half)
-        return [*self._chunks(requests[:half], call), *self._chunks(requests[half:], call)]
+            return None
+        if len(chunks) != len(requests):
+            raise PolicyError(f"the policy returned {len(chunks)} action chunks for {len(requests)} requests")
+        call.forwards.append((len(requests), time.perf_counter() - began))
+        return chunks
 
 
 def blame(requests: Sequence[Request], error: BaseException) -> BaseException:

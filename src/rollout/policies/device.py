@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from rollout.config import EvalConfig
 from rollout.errors import UsageError
 
-__all__ = ["DTYPES", "bucket", "choose_device", "fixed_rows", "in_blocks"]
+__all__ = ["DTYPES", "blocks", "bucket", "choose_device", "fixed_rows", "in_blocks"]
 
 T = TypeVar("T")
 
@@ -58,13 +58,18 @@ def bucket(rows: int) -> int:
     return next((size for size in BUCKETS if size >= rows), -(-rows // 16) * 16)
 
 
-def in_blocks(items: Sequence[T], rows: int | None, forward: Callable[[Sequence[T]], Any]) -> list[Any]:
-    """What `forward` gives for `items`, which it gets `rows` at a time, the last ones repeated to fill the last block;
-    with `rows` None all at once."""
+def blocks(items: Sequence[T], rows: int | None) -> Iterator[tuple[list[T], int]]:
+    """`items`, `rows` at a time, the last ones repeated to fill the last block; with how many of a block are no such
+    filling. With `rows` None all at once."""
     size = rows or len(items)
-    found: list[Any] = []
     for start in range(0, len(items), size):
         block = list(items[start : start + size])
-        padded = block + [block[-1]] * (size - len(block))
-        found.extend(forward(padded)[: len(block)])
+        yield block + [block[-1]] * (size - len(block)), len(block)
+
+
+def in_blocks(items: Sequence[T], rows: int | None, forward: Callable[[Sequence[T]], Any]) -> list[Any]:
+    """What `forward` gives for `items`, one each, called block by block (see `blocks`)."""
+    found: list[Any] = []
+    for block, count in blocks(items, rows):
+        found.extend(forward(block)[:count])
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,8 +13,11 @@ import torch
 
 from rollout.config import EvalConfig
 from rollout.errors import UsageError
-from rollout.policies.base import PolicySpec, Request, Session
-from rollout.policies.device import DTYPES, choose_device, fixed_rows, in_blocks
+from rollout.policies.base import PolicySpec, PolicySpent, Request, Session
+from rollout.policies.cuda_graphs import Graphed
+from rollout.policies.device import DTYPES, blocks, bucket, choose_device, fixed_rows
+from rollout.policies.memory import Memory, row, stacked
+from rollout.policies.staging import Staging, collate
 from rollout.policies.watched import Watched
 from rollout.types import EpisodeSpec, TaskInfo
 
@@ -29,23 +33,34 @@ class TorchPolicy:
     action_dim). Its attribute `spec` (a `PolicySpec`), where it has one, says what it reads and how many
     actions of a chunk are executed; otherwise the whole chunk is executed, and everything is produced for it, or
     with `watch` what its first forward used (see `Watched`).
+
+    With `spec.noise_shape` the batch has `noise` (B, *noise_shape), standard normal, each row drawn from its
+    decision's own seed. A module with `initial_state()` is recurrent: it is called with (batch, state), the state of
+    all rows stacked along a new leading axis, and returns (actions, new state).
     """
 
     def __init__(
         self,
-        module: torch.nn.Module,
+        module: Any,
         *,
         device: torch.device,
         dtype: torch.dtype,
-        block: int | None,
+        rows: int | None,
+        pads: bool = False,
         watch: bool = False,
+        run: Callable[..., Any] | None = None,
     ) -> None:
+        """`rows` is how many every forward has, None: as many as there are, with `pads` filled up to a bucket. `run`
+        is called in the module's place where it is given: its compiled or captured form."""
         self.spec: PolicySpec = getattr(module, "spec", PolicySpec(n_action_steps=None))
+        self.spent = PolicySpent()
         self._watch = watch and not hasattr(module, "spec")
         self._withheld: frozenset[str] = frozenset()
-        self._module, self._device, self._dtype = module, device, dtype
-        self._block = block  # rows of every forward; None: as many as there are
+        self._run, self._device = run or module, device
+        self._rows, self._pads = rows, pads
+        self._staging = Staging(device, dtype, self.spent)
         self._opener = getattr(module, "open_session", None)
+        self._initial_state = getattr(module, "initial_state", None)
 
     @classmethod
     @contextmanager
@@ -61,41 +76,77 @@ class TorchPolicy:
             except (RuntimeError, AssertionError, NotImplementedError) as exc:  # torch has no rule
                 reason = str(exc).partition("\n")[0]
                 raise UsageError(f"the policy cannot be moved to --device {config.device}: {reason}") from exc
-            run: Any = torch.compile(module) if config.compile else module
             # Several targets may have other keys each, and a compiled module is no place for a dict of ours.
             watch = len(config.targets) == 1 and not config.compile
-            yield cls(run, device=device, dtype=dtype, block=fixed_rows(config, device), watch=watch)
+            yield cls(
+                module,
+                device=device,
+                dtype=dtype,
+                rows=fixed_rows(config, device),
+                pads=config.compile or device.type == "cuda",
+                watch=watch,
+                run=_fast(module, config, device),
+            )
 
     def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
-        """The module's own session where it defines `open_session`."""
+        """A recurrent module's initial state, or its own session where it defines `open_session`."""
+        if self._initial_state is not None:
+            return Memory(self._initial_state())
         return None if self._opener is None else self._opener(episode, task)
 
-    def infer(self, requests: Sequence[Request]) -> Sequence[np.ndarray]:
-        """One forward for all, or one per block of fixed size."""
-        return in_blocks(requests, self._block, self._forward)
-
     @torch.inference_mode()
-    def _forward(self, requests: Sequence[Request]) -> np.ndarray:
-        observations = [request.observation for request in requests]
-        actions = self._watched(observations) if self._watch else self._module(self._collate(observations))
-        if not isinstance(actions, torch.Tensor) or actions.ndim < 1 or actions.shape[0] != len(requests):
-            shape = tuple(actions.shape) if isinstance(actions, torch.Tensor) else type(actions).__name__
+    def infer(self, requests: Sequence[Request]) -> Sequence[np.ndarray]:
+        """One forward for all, or one for each block of fixed size; nothing is remembered unless all succeed."""
+        began, staged = time.perf_counter(), self.spent.collate + self.spent.copy
+        answers = [self._forward(*block) for group in _alike(requests) for block in self._blocks(group)]
+        chunks: dict[int, np.ndarray] = {}
+        for answer in answers:  # all of them are launched by now: waiting for the first holds nothing up
+            for index, (request, chunk) in enumerate(zip(answer.requests, answer.on_host(), strict=True)):
+                chunks[id(request)] = chunk
+                if self._initial_state is not None:
+                    request.session.state = row(answer.states, index)
+        staged = self.spent.collate + self.spent.copy - staged
+        self.spent.forward += time.perf_counter() - began - staged
+        return [chunks[id(request)] for request in requests]
+
+    def _blocks(self, requests: Sequence[Request]) -> Iterator[tuple[list[Request], int]]:
+        return blocks(requests, self._rows or (bucket(len(requests)) if self._pads else None))
+
+    def _forward(self, requests: list[Request], count: int) -> _Answer:
+        """Of the requests, the first `count` are asked for; the others fill the batch."""
+        observations = [self._with_noise(request) for request in requests]
+        states = None
+        if self._watch:
+            returned = self._watched(observations)
+        elif self._initial_state is None:
+            returned = self._run(self._staging.collate(observations))
+        else:
+            states = stacked([request.session.state for request in requests], self._device)
+            returned, states = _two(self._run(self._staging.collate(observations), states))
+        if not isinstance(returned, torch.Tensor) or returned.ndim < 1 or len(returned) != len(requests):
+            shape = tuple(returned.shape) if isinstance(returned, torch.Tensor) else type(returned).__name__
             raise TypeError(
                 f"the module returned {shape} for a batch of {len(requests)}: expected a tensor (B, …)"
             )
-        result: np.ndarray = (actions.float() if actions.is_floating_point() else actions).cpu().numpy()
-        return result
+        # A copy on the CPU, where it may be the module's own memory; a device's is copied anyway.
+        actions = returned[:count].clone() if self._device.type == "cpu" else returned[:count]
+        return _Answer(requests[:count], actions, states)
 
-    def _collate(self, observations: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        return collate(observations, self._device, self._dtype)
+    def _with_noise(self, request: Request) -> dict[str, Any]:
+        if self.spec.noise_shape is None:
+            return request.observation
+        # Drawn on the CPU, whose generator gives the same numbers everywhere.
+        generator = torch.Generator().manual_seed(request.noise_seed)
+        noise = torch.randn(self.spec.noise_shape, generator=generator)
+        return {**request.observation, "noise": noise.numpy()}
 
     def _watched(self, observations: Sequence[dict[str, Any]]) -> Any:
         """A forward that is watched: the first one settles what is produced from now on."""
         if self.spec.observation_keys is not None:  # episodes that began earlier still deliver the rest
             wanted = ("task", *self.spec.observation_keys)
             observations = [{key: each[key] for key in wanted if key in each} for each in observations]
-        batch = Watched(self._collate(observations), self._withheld)
-        actions = self._module(batch)
+        batch = Watched(self._staging.collate(observations), self._withheld)
+        actions = self._run(batch)
         if self.spec.observation_keys is None:
             self._settle(batch.read, frozenset(observations[0]) - {"task"})
         return actions
@@ -108,20 +159,48 @@ class TorchPolicy:
         self.spec = msgspec.structs.replace(self.spec, observation_keys=tuple(sorted(produced & read)))
 
 
-def collate(
-    observations: Sequence[dict[str, Any]], device: torch.device, dtype: torch.dtype
-) -> dict[str, Any]:
-    """Stack observations along a new leading axis. Raises `ValueError` where shapes differ in the batch."""
-    return {key: _stack(key, [each[key] for each in observations], device, dtype) for key in observations[0]}
+class _Answer(NamedTuple):
+    """What a forward gave."""
+
+    requests: Sequence[Request]
+    actions: torch.Tensor  # on the device, a row for each request
+    states: Any  # of a recurrent module, batched
+
+    def on_host(self) -> np.ndarray:
+        """The actions in the host's memory: waits for the device."""
+        numbers = self.actions.float() if self.actions.is_floating_point() else self.actions
+        array: np.ndarray = numbers.cpu().numpy()
+        return array
 
 
-def _stack(key: str, values: list[Any], device: torch.device, dtype: torch.dtype) -> Any:
-    if not isinstance(values[0], np.ndarray):
-        return values
-    tensor = torch.from_numpy(np.stack(values)).to(device)
-    if key.startswith("observation.images."):
-        return tensor.movedim(-1, -3).to(dtype) / 255 if tensor.dtype == torch.uint8 else tensor
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+def _two(returned: Any) -> tuple[Any, Any]:
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise TypeError(f"a recurrent module returns (actions, new state), not {type(returned).__name__}")
+    return returned
+
+
+def _alike(requests: Sequence[Request]) -> list[Sequence[Request]]:
+    """Groups of requests whose observations have the same shapes: several targets' need not."""
+    if len(requests) == 1:
+        return [requests]
+    groups: dict[Any, list[Request]] = {}
+    for request in requests:
+        shapes = [value.shape for value in request.observation.values() if isinstance(value, np.ndarray)]
+        groups.setdefault(tuple(shapes), []).append(request)
+    return list(groups.values())
+
+
+def _fast(module: torch.nn.Module, config: EvalConfig, device: torch.device) -> Callable[..., Any] | None:
+    """The module's compiled or captured form, where it was asked for or allows it."""
+    if config.compile:
+        compiled: Callable[..., Any] = torch.compile(module, dynamic=False)
+        return compiled
+    spec = getattr(module, "spec", None)
+    if device.type != "cuda" or spec is None or not spec.cuda_graphs:
+        return None
+    if hasattr(module, "initial_state"):
+        raise UsageError("a recurrent module cannot be captured: leave cuda_graphs out of its spec")
+    return Graphed(module)
 
 
 @contextmanager

@@ -96,6 +96,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     tasks: dict[str, TaskStats]  # by task, or "suite/task" where suites share it; sorted by suite and task_id
     planned: int  # episodes in the plan
     complete: bool  # every planned episode is on record, as an error or not
+    clipped_actions: int = 0  # executed actions that `--clip-actions` changed
     timing: Timing | None  # None where the records were summarized later
     protocol: ProtocolUsed | None = None  # whose evaluation rules, value by value
 
@@ -119,6 +120,7 @@ def summarize(
         tasks=_task_stats(tasks, instructions or {}),
         planned=planned,
         complete=len(everything) >= planned,
+        clipped_actions=sum(result.clipped for result in everything),
         timing=timing,
         protocol=protocol,
     )

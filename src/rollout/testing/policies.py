@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -11,8 +11,10 @@ import numpy as np
 from msgspec import Struct
 
 import rollout
+from rollout.errors import PolicyError
 from rollout.policies.base import Policy, PolicySpec, Request, Session
 from rollout.policies.load import as_policy
+from rollout.spaces import Box, Choice
 from rollout.types import EpisodeSpec, Observation, TaskInfo
 from rollout.values import pack, unpack
 
@@ -53,6 +55,30 @@ class PolicyContract:
             "some episode asked nothing"
         )
 
+    def test_chunks_have_the_action_spaces_shape_and_numbers_that_it_can_take(self) -> None:
+        for asked in self._asked_until_refused():
+            space = asked.task.action_space
+            if isinstance(space, Box | Choice):
+                _assert_fits(np.asarray(asked.chunk), space.shape, np.dtype(space.dtype), str(asked))
+
+    def test_chunks_are_as_long_as_the_spec_says(self) -> None:
+        with self._made() as policy:
+            spec = policy.spec
+        for asked in self._asked_until_refused():
+            length = len(asked.chunk)
+            if spec.chunk_size > 1:
+                assert length == spec.chunk_size, (
+                    f"{asked} has {length} actions; chunk_size: {spec.chunk_size}"
+                )
+            least = spec.n_action_steps or 1
+            assert length >= least, f"{asked} has {length} actions, of which {least} are to be executed"
+
+    def test_every_action_is_finite(self) -> None:
+        for asked in self._asked_until_refused():
+            actions = [np.asarray(leaf) for leaf in _leaves(asked.chunk)]
+            finite = all(np.isfinite(leaf).all() for leaf in actions if leaf.dtype.kind in "fc")
+            assert finite, f"{asked} is not finite"
+
     def test_the_same_request_gives_the_same_chunk(self) -> None:
         asked = self._asked()
         with self._made() as policy:
@@ -71,6 +97,12 @@ class PolicyContract:
         with self._made() as policy:
             again = _replay(policy, _together(asked))
         _assert_alike(asked, again, self.atol, "in a batch with other episodes")
+
+    def test_episodes_of_other_ages_in_the_batch_change_no_chunk(self) -> None:
+        asked = self._asked()
+        with self._made() as policy:
+            again = _replay(policy, _staggered(asked))
+        _assert_alike(asked, again, self.atol, "in a batch with episodes that began earlier or ended")
 
     def test_the_order_of_a_batch_changes_no_chunk(self) -> None:
         asked = self._asked()
@@ -120,6 +152,15 @@ class PolicyContract:
             self._run(log)
         return log.asked
 
+    def _asked_until_refused(self) -> list[_Asked]:
+        """The same, up to what the engine does not execute."""
+        with self._made() as policy:
+            log = _Log(policy)
+            with suppress(PolicyError):
+                self._run(log)
+        assert log.asked, "nothing was asked"
+        return log.asked
+
 
 class _Asked(Struct, frozen=True):
     """A request, and the chunk that it got."""
@@ -130,6 +171,9 @@ class _Asked(Struct, frozen=True):
     step: int
     observation: Observation
     chunk: Any
+
+    def __str__(self) -> str:
+        return f"the chunk of decision {self.decision} of episode {self.episode.episode}"
 
     def again(self, session: Session) -> Request:
         """The request, of a new session."""
@@ -185,6 +229,36 @@ def _together(asked: Sequence[_Asked]) -> list[list[_Asked]]:
     """The same decision of all episodes at a time."""
     last = max(request.decision for request in asked)
     return [[request for request in asked if request.decision == decision] for decision in range(last + 1)]
+
+
+def _staggered(asked: Sequence[_Asked]) -> list[list[_Asked]]:
+    """Each episode begins one decision after the one before it, so that they end one after the other too."""
+    later = {episode: index for index, episode in enumerate(dict.fromkeys(each.episode for each in asked))}
+    batches: dict[int, list[_Asked]] = {}
+    for each in asked:
+        batches.setdefault(each.decision + later[each.episode], []).append(each)
+    return [batches[when] for when in sorted(batches)]
+
+
+def _assert_fits(chunk: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, what: str) -> None:
+    single = chunk[np.newaxis] if chunk.shape == shape else chunk
+    alone = shape == () and single.ndim == 2 and single.shape[1] == 1  # (chunk_size, 1) for `Discrete`
+    assert single.shape[1:] == shape or alone, (
+        f"{what} has shape {chunk.shape}, its actions should have {shape}"
+    )
+    assert chunk.dtype.kind in "biuf", f"{what} is of {chunk.dtype}"
+    whole = dtype.kind == "f" or chunk.dtype.kind != "f" or bool((chunk == np.rint(chunk)).all())
+    assert whole, f"{what} has fractions, for a space of {dtype}"
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
+    elif not isinstance(value, str):
+        yield value
 
 
 def _assert_alike(
