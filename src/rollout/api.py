@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any, Self
 
 import anyio
@@ -14,11 +14,13 @@ from rollout.config import DisplayName, EvalConfig
 from rollout.display.base import Display
 from rollout.display.select import create_display
 from rollout.engine.slots import Slot, watch_deadlines
+from rollout.engine.thread import in_thread
 from rollout.envs.base import Simulator
 from rollout.envs.registry import load_simulator, missing_requirement, resolve
 from rollout.errors import RolloutError, SimulatorError, UsageError, WorkerDied
 from rollout.evaluation import Evaluation
-from rollout.policies.load import as_policy, policy_name
+from rollout.policies.base import Policy
+from rollout.policies.load import as_policy, is_opened, policy_name
 from rollout.protocols import protocol_used, simulator_options
 from rollout.rendering import choose_backend, worker_environment
 from rollout.resources import auto_workers, available_memory, usable_cores
@@ -143,7 +145,7 @@ class Engine:
                 "this engine is evaluating already; open another one to evaluate at the same time"
             )
         config = self._for_this_evaluation(settings)
-        with as_policy(policy, config) as adapted:
+        async with _opened(policy, config) as adapted:
             self._check_policy(adapted.spec.families, policy_name(policy))
             shown = config.display if display is None else display
             self._evaluation = Evaluation(
@@ -228,6 +230,20 @@ class Engine:
         if self._forkserver is None:
             return InlineWorker(index, limits, environ)
         return WorkerProcess(index, self._forkserver, limits, environ)
+
+
+@asynccontextmanager
+async def _opened(policy: Any, config: EvalConfig) -> AsyncIterator[Policy]:
+    """`as_policy`. A checkpoint or a server is opened in a thread, so that Ctrl-C is heard meanwhile; anything else on
+    the loop's own, where a factory may do what only a main thread can, and stop at a breakpoint."""
+    manager = as_policy(policy, config)
+    with ExitStack() as stack:
+        if isinstance(policy, str) and is_opened(policy):
+            adapted = await in_thread(manager.__enter__)
+            stack.push(manager)
+        else:
+            adapted = stack.enter_context(manager)
+        yield adapted
 
 
 def _resolve_targets(targets: Sequence[str]) -> list[tuple[str, str]]:

@@ -115,15 +115,15 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.video != "none" and self.out is None:
             raise UsageError("video needs an output directory: give out=DIR")
 
-    def fingerprint(self, policy: str) -> str:
+    def fingerprint(self, policy: str, checkpoint: str | None = None) -> str:
         """A hash over everything that affects results, and of no run-time knob."""
-        return blake2b(msgspec.json.encode(self.identity(policy), order="sorted"), digest_size=16).hexdigest()
+        identity = msgspec.json.encode(self.identity(policy, checkpoint), order="sorted")
+        return blake2b(identity, digest_size=16).hexdigest()
 
-    def identity(self, policy: str) -> Mapping[str, Any]:
-        """What affects results, by name."""
-        return {name: msgspec.to_builtins(getattr(self, name)) for name in AFFECTS_RESULTS} | {
-            "policy": policy
-        }
+    def identity(self, policy: str, checkpoint: str | None = None) -> Mapping[str, Any]:
+        """What affects results, by name; `checkpoint` is a digest of the policy's weights, where it is known."""
+        settings = {name: msgspec.to_builtins(getattr(self, name)) for name in AFFECTS_RESULTS}
+        return settings | {"policy": policy} | ({} if checkpoint is None else {"checkpoint": checkpoint})
 
 
 PROTOCOL_DEFAULTS: Mapping[str, Mapping[str, Any]] = {

@@ -214,10 +214,14 @@ class Evaluation:
         versions = {"python": platform.python_version()} | _versions()
         for suite in self._suites.values():
             versions |= suite.versions
+        policy: dict[str, str] = getattr(self._policy, "versions", {})
+        # In the config, as a run must not go on with other weights; among the versions, one would only be told.
+        checkpoint = policy.get("checkpoint")
+        versions |= {name: version for name, version in policy.items() if name != "checkpoint"}
         config = self._config
         return Header(
-            config=dict(config.identity(self._policy_name)),
-            fingerprint=config.fingerprint(self._policy_name),
+            config=dict(config.identity(self._policy_name, checkpoint)),
+            fingerprint=config.fingerprint(self._policy_name, checkpoint),
             policy=self._policy_name,
             versions=versions,
             gl=self._backend.name if self._renders() else None,

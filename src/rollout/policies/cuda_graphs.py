@@ -42,7 +42,7 @@ class Graphed:
 
     def _capture(self, tensors: Mapping[str, torch.Tensor]) -> Any:
         inputs = {key: value.clone() for key, value in tensors.items()}
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # as torch's documentation of CUDA graphs asks
             for _ in range(WARM_UPS):

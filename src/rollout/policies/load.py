@@ -14,7 +14,7 @@ from rollout.errors import UsageError
 from rollout.policies.base import Opener, Policy, PolicySpec, Request, Session
 from rollout.types import EpisodeSpec, TaskInfo
 
-__all__ = ["as_policy", "known_policies", "load_policy", "policy_name"]
+__all__ = ["as_policy", "is_opened", "known_policies", "load_policy", "policy_name"]
 
 
 def known_policies() -> dict[str, EntryPoint]:
@@ -107,6 +107,11 @@ def as_policy(policy: Any, config: EvalConfig) -> Iterator[Policy]:
         raise UsageError(
             f"{policy_name(made)} is not a policy: it is no torch.nn.Module and has no infer(requests)"
         )
+
+
+def is_opened(spec: str) -> bool:
+    """Whether `spec` names a policy that something registered opens, e.g. a checkpoint or a server."""
+    return _opener(spec)[0] is not None
 
 
 def _opener(spec: str) -> tuple[Opener | None, str]:

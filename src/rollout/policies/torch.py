@@ -56,7 +56,7 @@ class TorchPolicy:
         self.spent = PolicySpent()
         self._watch = watch and not hasattr(module, "spec")
         self._withheld: frozenset[str] = frozenset()
-        self._run, self._device = run or module, device
+        self._run, self._device = module if run is None else run, device
         self._rows, self._pads = rows, pads
         self._staging = Staging(device, dtype, self.spent)
         self._opener = getattr(module, "open_session", None)
