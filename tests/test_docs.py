@@ -115,7 +115,7 @@ def test_every_command_that_is_shown_parses(words: list[str]) -> None:
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_every_option_that_is_mentioned_exists(path: Path) -> None:
     params = [param for command in cli.commands.values() for param in command.params]
-    known = {"--help"} | {option for param in params for option in param.opts}
+    known = {"--help"} | {option for param in params for option in (*param.opts, *param.secondary_opts)}
     mentioned = {word for span in code(path.read_text()) for word in re.findall(r"^--[a-z][a-z-]*", span)}
     assert mentioned <= known
 

@@ -33,7 +33,7 @@ LAYERS = (
     ("sim",),
     ("engine",),
     ("evaluation", "timing"),
-    ("api", "doctor", "listing", "arguments"),
+    ("api", "doctor", "listing", "arguments", "serve", "stop", "verify"),
     ("cli", "testing"),
 )
 

@@ -95,7 +95,11 @@ class _Shard(click.ParamType):  # type: ignore[type-arg]
 
 
 _OPTIONS = (
-    click.option("--policy", metavar="SPEC", help="random, zero, expert, or package.module:factory."),
+    click.option(
+        "--policy",
+        metavar="SPEC",
+        help="random, zero, expert, lerobot:PATH, openpi:ws://…, gr00t:tcp://…, or package.module:factory.",
+    ),
     click.option(
         "--policy-arg", multiple=True, metavar="KEY=VALUE", help="An argument of the policy's factory."
     ),

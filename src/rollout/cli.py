@@ -12,19 +12,22 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import anyio
 import click
-from anyio.abc import TaskStatus
 
 from rollout.arguments import Suggesting, run_options, settings
 from rollout.config import DisplayName, EvalConfig, nearest
-from rollout.errors import PolicyError, ResultsError, RolloutError, UsageError
+from rollout.errors import PolicyError, ResultsError, UsageError
 from rollout.results.files import pretty_json
 from rollout.results.report import Report
+from rollout.serve.options import serve_options
+from rollout.stop import Stop
 from rollout.types import SuiteInfo
+from rollout.verify.options import verify_options
 
 __all__ = ["main"]
 
@@ -105,50 +108,23 @@ def run(targets: tuple[str, ...], **options: Any) -> int:
 async def _run(config: EvalConfig, policy: str) -> int:
     from rollout.api import Engine
 
-    stop = _Stop()
-    report: Report | None = None
-    error: RolloutError | None = None
-    async with Engine(config) as engine, anyio.create_task_group() as tasks:
-        if config.workers != 0:  # inside the parent, a simulator that hangs must leave Ctrl-C to Python
-            await tasks.start(stop.watch, engine, tasks.cancel_scope)
-        try:
-            report = await engine.evaluate(policy, display=_display(config))
-        except RolloutError as exc:  # out of the task group as itself, not as a group of one
-            error = exc
-        tasks.cancel_scope.cancel()
-    if error is not None:
-        raise error
+    stop = Stop()
+    async with Engine(config) as engine:
+        evaluate = partial(engine.evaluate, policy, display=_display(config))
+        # Inside the parent, a simulator that hangs must leave Ctrl-C to Python.
+        inline = config.workers == 0
+        report = await (evaluate() if inline else stop.guard(evaluate, engine.interrupt))
     if report is not None:
         _print_report(report, config)
     if stop.received is not None:
-        return _say(stop.farewell(report is not None and report.out is not None), 128 + stop.received)
+        resume = "; go on with --resume and the same --out" if report is not None and report.out else ""
+        return _say(stop.farewell() + resume, stop.exit_code)
     return EXIT_ERRORS if report is None or report.summary.overall.n_error else 0
 
 
 def _display(config: EvalConfig) -> DisplayName:
     """With `--workers 0` the terminal belongs to the debugger."""
     return "plain" if config.workers == 0 and config.display in ("auto", "live") else config.display
-
-
-class _Stop:
-    """The first signal keeps what is done, the second one ends everything at once."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-
-    async def watch(self, engine: Any, scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-            task_status.started()
-            async for number in signals:
-                if self.received is not None:
-                    os._exit(128 + self.received)  # the forkserver sees it, and kills every worker
-                self.received = number
-                if not engine.interrupt():
-                    scope.cancel()
-
-    def farewell(self, kept: bool) -> str:
-        name = signal.Signals(self.received or 0).name
-        return f"stopped by {name}" + ("; go on with --resume and the same --out" if kept else "")
 
 
 def _print_report(report: Report, config: EvalConfig) -> None:
@@ -210,6 +186,18 @@ async def _describe(target: str) -> Sequence[SuiteInfo]:
 
 
 @cli.command()
+@serve_options
+def serve(**options: Any) -> int:
+    """Offer a policy to simulators elsewhere, over openpi's websocket protocol.
+
+    For example: rollout serve --policy examples.mt10_policy:load
+    """
+    from rollout.serve import serve_forever
+
+    return _say(*serve_forever(options))
+
+
+@cli.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "--metrics",
@@ -251,3 +239,39 @@ def doctor(measure: bool) -> int:
     findings = diagnose(measure=measure)
     print_findings(findings, Console())
     return EXIT_ERRORS if any(finding.level == "error" for finding in findings) else 0
+
+
+@cli.command()
+@click.argument("targets", nargs=-1, metavar="TARGET…")
+@verify_options
+def verify(targets: tuple[str, ...], as_json: bool, **options: Any) -> int:
+    """Is the result the same, bit for bit, with one worker and with several, with and without batches?
+
+    Runs a sample both ways and compares every episode; a difference is explained. Nothing is kept.
+
+    For example: rollout verify metaworld:mt10 --policy expert
+    """
+    policy, values = settings(targets, options)
+    del values["out"]  # nothing is kept
+    if as_json:
+        values["display"] = "none"
+    from rollout.api import loop_options
+
+    return anyio.run(_verify, policy, values, as_json, backend_options=loop_options())
+
+
+async def _verify(policy: str, values: dict[str, Any], as_json: bool) -> int:
+    from rich.console import Console
+
+    from rollout.verify import verify
+    from rollout.verify.printing import print_verdict
+
+    stop = Stop()
+    verdict = await stop.guard(partial(verify, policy, **values), lambda: False)
+    if verdict is None or stop.received is not None:
+        return _say(stop.farewell(), stop.exit_code)
+    if as_json:
+        _write(pretty_json(verdict))
+    else:
+        print_verdict(verdict, Console())
+    return 0 if verdict.equal else EXIT_ERRORS

@@ -73,21 +73,20 @@ def test_a_policy_that_takes_long_to_load_does_not_keep_a_signal_from_ending_the
     number: signal.Signals, tmp_path: Path
 ) -> None:
     begun = tmp_path / "begun"
-    command = [
-        sys.executable,
-        "-m",
-        "rollout.cli",
-        "run",
-        COUNT,
-        "--policy",
-        f"slow:{begun}",
-        "--episodes",
-        "1",
-    ]
     code = "from rollout.cli import main; main()"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(TESTS)])}
     with subprocess.Popen(
-        [sys.executable, "-c", code, *command[3:], "--out", str(tmp_path / "run")],
+        [
+            sys.executable,
+            "-c",
+            code,
+            "run",
+            COUNT,
+            "--policy",
+            f"slow:{begun}",
+            "--out",
+            str(tmp_path / "run"),
+        ],
         env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
