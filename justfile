@@ -33,6 +33,10 @@ bench *args:
 bench-simulators *args:
     {{bin}}python benchmarks/simulators.py {{args}}
 
+# how near the batcher comes to the bound: tables, and JSON; half an hour, `--quick` for three minutes
+bench-batching *args:
+    {{bin}}python benchmarks/batching.py {{args}}
+
 # every LIBERO and Meta-World task against a plain loop, bit for bit; half an hour
 parity *args:
     {{bin}}python tests/parity/everything.py {{args}}

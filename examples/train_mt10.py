@@ -1,6 +1,7 @@
 """Train the example policy: Meta-World's scripted experts, cloned on MT10 in minutes and without a GPU.
 
     python examples/train_mt10.py
+    python examples/train_mt10.py --head flow      # one that draws its actions, by flow matching
 
 Demonstrations are collected through the engine itself, by a policy that acts as the expert does, is knocked
 off its path now and then, and writes down what the expert would have done. The seeds of its episodes start at
@@ -12,16 +13,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import rollout
-from mt10_policy import STATE, Mt10Policy
+from mt10_policy import HEADS, STATE, Mt10FlowPolicy, Mt10Policy
 from rollout.display.select import create_display
 from rollout.policies.base import noise_seed
 from rollout.policies.builtin import ExpertPolicy
@@ -29,7 +32,10 @@ from rollout.policies.builtin import ExpertPolicy
 TRAINING_SEED = 100_000  # of every task's first episode; evaluations start at 1000
 CHUNK_SIZE, N_ACTION_STEPS = 10, 5
 BATCH = 512
-CHECKPOINT = Path("examples/checkpoints/mt10.safetensors")
+CHECKPOINTS = {
+    Mt10Policy.head: Path("examples/checkpoints/mt10.safetensors"),
+    Mt10FlowPolicy.head: Path("examples/checkpoints/mt10-flow.safetensors"),
+}
 
 
 @dataclass
@@ -159,12 +165,12 @@ def _chunks(demonstration: Demonstration) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(demonstration.actions)[rows], pushed[rows] == pushed[:, np.newaxis]
 
 
-def train(samples: Samples, instructions: Sequence[str], *, epochs: int, seed: int) -> Mt10Policy:
-    """Behaviour cloning with an L1 loss over whole chunks."""
+def train(samples: Samples, instructions: Sequence[str], *, head: str, epochs: int, seed: int) -> Mt10Policy:
+    """Behaviour cloning: whole chunks, with the head's own loss."""
     # One thread: the matrices are small, and the weights then do not depend on the number of cores.
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    policy = Mt10Policy(instructions, chunk_size=CHUNK_SIZE, n_action_steps=N_ACTION_STEPS)
+    policy = HEADS[head](instructions, chunk_size=CHUNK_SIZE, n_action_steps=N_ACTION_STEPS)
     policy.normalise(samples.states)
     optimizer = torch.optim.AdamW(policy.parameters(), weight_decay=1e-4)
     steps = epochs * -(-len(samples) // BATCH)
@@ -172,7 +178,7 @@ def train(samples: Samples, instructions: Sequence[str], *, epochs: int, seed: i
     for epoch in range(1, epochs + 1):
         losses = []
         for batch in samples.batches():
-            loss = _loss(policy, batch)
+            loss = LOSSES[head](policy, batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -183,23 +189,41 @@ def train(samples: Samples, instructions: Sequence[str], *, epochs: int, seed: i
     return policy.eval()
 
 
-def _loss(policy: Mt10Policy, batch: Samples) -> Tensor:
-    return (policy.predict(batch.states, batch.task_ids) - batch.chunks).abs()[batch.valid].mean()
+def regression_loss(policy: Mt10Policy, batch: Samples) -> Tensor:
+    """L1 over the actions that are labels: a scalar."""
+    predicted = policy.decode(policy.embed(batch.states, batch.task_ids))
+    return (predicted - batch.chunks).abs()[batch.valid].mean()
+
+
+def flow_loss(policy: Mt10FlowPolicy, batch: Samples) -> Tensor:
+    """Squared error of the velocity, at one random point of each path from noise to what was demonstrated: a scalar."""
+    actions = batch.chunks.clamp(-1, 1)  # as they were executed: noise need not be carried further
+    noise, time = torch.randn_like(actions), torch.rand(len(actions))
+    between = torch.lerp(noise, actions, time[:, None, None])
+    velocity = policy.velocity(between, time, policy.embed(batch.states, batch.task_ids))
+    return F.mse_loss(velocity, actions - noise, reduction="none")[batch.valid].mean()
+
+
+LOSSES: Mapping[str, Callable[[Any, Samples], Tensor]] = {
+    Mt10Policy.head: regression_loss,
+    Mt10FlowPolicy.head: flow_loss,
+}
 
 
 def main() -> None:
     """Collect, train, save, and say how to evaluate."""
     arguments = _arguments()
+    out = arguments.out or CHECKPOINTS[arguments.head]
     began = time.monotonic()
     demonstrations = collect(arguments.target, arguments.episodes_per_task)
     collected = time.monotonic()
     instructions = list(dict.fromkeys(each.instruction for each in demonstrations))
     samples = Samples.of(demonstrations, instructions)
-    policy = train(samples, instructions, epochs=arguments.epochs, seed=arguments.seed)
-    policy.save(arguments.out)
+    policy = train(samples, instructions, head=arguments.head, epochs=arguments.epochs, seed=arguments.seed)
+    policy.save(out)
     trained = time.monotonic()
-    print(f"collected in {collected - began:.0f} s, trained in {trained - collected:.0f} s: {arguments.out}")
-    checkpoint = "" if arguments.out == CHECKPOINT else f" --policy-arg checkpoint={arguments.out}"
+    print(f"collected in {collected - began:.0f} s, trained in {trained - collected:.0f} s: {out}")
+    checkpoint = "" if out == CHECKPOINTS[Mt10Policy.head] else f" --policy-arg checkpoint={out}"
     print("evaluate it, from the root of the repository, with")
     print(f"  rollout run {arguments.target} --policy examples.mt10_policy:load{checkpoint} --episodes 10")
 
@@ -208,10 +232,16 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Clone Meta-World's scripted experts into one small policy.")
     parser.add_argument("--target", default="metaworld:mt10", help="what to learn (default %(default)s)")
     parser.add_argument(
+        "--head",
+        choices=list(HEADS),
+        default=Mt10Policy.head,
+        help="how actions come about (default %(default)s)",
+    )
+    parser.add_argument(
         "--episodes-per-task", type=int, default=100, help="to learn from (default %(default)s)"
     )
     parser.add_argument("--epochs", type=int, default=30, help="passes over them (default %(default)s)")
-    parser.add_argument("--out", type=Path, default=CHECKPOINT, help="the checkpoint (default %(default)s)")
+    parser.add_argument("--out", type=Path, help="the checkpoint (default: one for each head)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default %(default)s)")
     return parser.parse_args()
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rollout.envs.registry import families, load_simulator, missing_requirement
-from rollout.policies.load import known_policies
+from rollout.policies.load import known_policies, policy_form
 from rollout.results.files import pretty_json
 from rollout.types import SuiteInfo
 
@@ -81,7 +81,8 @@ def print_catalogue(console: Console, family: str | None = None) -> None:
         table.add_row(name, "yes" if found.install is None else found.install, text)
     console.print(table)
     if family is None:
-        policies = ", ".join([*listed.policies, "package.module:factory"])
+        forms = map(policy_form, known_policies().values())
+        policies = ", ".join([*forms, "package.module:factory"])
         console.print(f"\npolicies  {policies}", highlight=False)
         console.print("tasks     rollout list TARGET, e.g. rollout list metaworld:mt10", highlight=False)
 

@@ -1,4 +1,4 @@
-"""The example: demonstrations, training and evaluation, end to end on one task."""
+"""The example: demonstrations, training and evaluation, end to end on one task; the same digests on all ten."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 import torch
+from safetensors.torch import save
 
 import rollout
 from rollout.errors import PolicyError, UsageError
@@ -15,29 +17,63 @@ from rollout.errors import PolicyError, UsageError
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120
 
+# From the same demonstrations: collecting them takes longest. Of 3 episodes of each task at least one succeeds.
+BEGINNERS = """
+import sys
+from pathlib import Path
+from train_mt10 import HEADS, Samples, collect, train
+demonstrations = collect("metaworld:mt10", 3)
+instructions = list(dict.fromkeys(each.instruction for each in demonstrations))
+samples = Samples.of(demonstrations, instructions)
+for head in HEADS:
+    train(samples, instructions, head=head, epochs=1, seed=0).save(Path(sys.argv[1]) / f"{head}.safetensors")
+"""
+
 pytestmark = pytest.mark.metaworld
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy that was trained on reach-v3 for a few seconds."""
-    out = tmp_path_factory.mktemp("example") / "reach.safetensors"
-    command = [
-        sys.executable,
-        "examples/train_mt10.py",
-        "--target",
-        "metaworld:reach-v3",
-        "--episodes-per-task",
-        "20",
-    ]
+def train(out: Path, *arguments: str) -> Path:
     subprocess.run(
-        [*command, "--epochs", "40", "--out", str(out)],
+        [sys.executable, "examples/train_mt10.py", *arguments, "--out", str(out)],
         cwd=ROOT,
         check=True,
         timeout=DEADLINE_S,
         stdout=subprocess.DEVNULL,
     )
     return out
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that was trained on reach-v3 for a few seconds."""
+    out = tmp_path_factory.mktemp("example") / "reach.safetensors"
+    return train(out, "--target", "metaworld:reach-v3", "--episodes-per-task", "20", "--epochs", "40")
+
+
+@pytest.fixture(scope="module")
+def beginners(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of each head a policy that knows all ten tasks, and none of them well."""
+    out = tmp_path_factory.mktemp("beginners")
+    subprocess.run(
+        [sys.executable, "-c", BEGINNERS, str(out)],
+        cwd=ROOT / "examples",
+        check=True,
+        timeout=DEADLINE_S,
+        stdout=subprocess.DEVNULL,
+    )
+    return out
+
+
+@pytest.fixture(params=["regression", "flow"])
+def beginner(request: pytest.FixtureRequest, beginners: Path) -> Path:
+    """A checkpoint of each head."""
+    return beginners / f"{request.param}.safetensors"
+
+
+@pytest.fixture(scope="module")
+def digests() -> dict[Path, list[str | None]]:
+    """By checkpoint, what its first evaluation gave."""
+    return {}
 
 
 @pytest.fixture(autouse=True)
@@ -64,15 +100,74 @@ def test_a_policy_that_was_trained_for_seconds_succeeds_and_its_numbers_do_not_d
     assert [e.digest for e in evaluate(checkpoint, workers=1).episodes] == [e.digest for e in report.episodes]
 
 
-def test_a_checkpoint_holds_all_that_the_policy_is(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_holds_all_that_the_policy_is(beginner: Path, tmp_path: Path) -> None:
     from examples.mt10_policy import STATE, load
 
-    policy = load(str(checkpoint))
+    policy = load(str(beginner))
     policy.save(tmp_path / "again.safetensors")
     again = load(str(tmp_path / "again.safetensors"))
-    batch = {STATE: torch.randn(3, 39), "task": [policy.instructions[0]] * 3}
+    batch = {STATE: torch.randn(3, 39), "task": [policy.instructions[0]] * 3, "noise": torch.randn(3, 10, 4)}
     assert torch.equal(policy(batch), again(batch))
-    assert again.spec == policy.spec
+    assert (again.spec, again.head) == (policy.spec, beginner.stem)
+    stochastic = not torch.equal(policy(batch), policy(batch | {"noise": torch.randn(3, 10, 4)}))
+    assert stochastic == (policy.head == "flow")
+
+
+def test_the_same_seed_trains_the_same_checkpoint_byte_for_byte(tmp_path: Path) -> None:
+    arguments = [
+        "--head",
+        "flow",
+        "--target",
+        "metaworld:reach-v3",
+        "--episodes-per-task",
+        "2",
+        "--epochs",
+        "2",
+    ]
+    once, again = (train(tmp_path / name, *arguments).read_bytes() for name in ("once", "again"))
+    assert once == again
+
+
+# One worker has one decision at a time to ask for: its batches are of one, whatever their limit.
+@pytest.mark.parametrize(("workers", "limits"), [(1, [8]), (2, [1, 4, 8]), (4, [1, 4, 8])])
+def test_neither_workers_nor_batches_change_a_bit_of_what_either_head_does(
+    beginner: Path, workers: int, limits: list[int], digests: dict[Path, list[str | None]]
+) -> None:
+    """All settings of a head against the first one: MT10 × 5 episodes, cut to 20 steps each."""
+
+    async def main() -> list[rollout.Report]:
+        engine = rollout.Engine("metaworld:mt10", episodes=5, horizon=20, workers=workers, max_wait_ms=20.0)
+        arguments = {"checkpoint": str(beginner)}
+        async with engine:
+            return [
+                await engine.evaluate("examples.mt10_policy:load", max_batch=size, policy_args=arguments)
+                for size in limits
+            ]
+
+    for report in anyio.run(main):
+        found = [episode.digest for episode in report.episodes]
+        assert len(set(found)) == 50
+        assert found == digests.setdefault(beginner, found)
+    timing = report.summary.timing
+    assert timing is not None
+    assert timing.mean_batch is not None
+    assert timing.mean_batch > 1.2 or workers == 1
+
+
+def test_verify_says_so(beginner: Path) -> None:
+    command = [sys.executable, "-c", "from rollout.cli import main; main()", "verify", "metaworld:mt10"]
+    policy = ["--policy", "examples.mt10_policy:load", "--policy-arg", f"checkpoint={beginner}"]
+    done = subprocess.run(
+        [*command, *policy, "--episodes", "2", "--horizon", "20", "--workers", "4"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\nequal      20 episodes of 10 tasks: the same actions" in done.stdout
 
 
 def test_an_instruction_that_it_was_not_trained_on_is_an_error_and_not_a_guess(checkpoint: Path) -> None:
@@ -81,7 +176,13 @@ def test_an_instruction_that_it_was_not_trained_on_is_an_error_and_not_a_guess(c
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [(None, "train_mt10.py"), (b"not a checkpoint", "is no checkpoint")]
+    ("content", "says"),
+    [
+        (None, "train_mt10.py"),
+        (b"not a checkpoint", "is no checkpoint"),
+        (save({"weight": torch.zeros(1)}), "is no checkpoint"),
+        (save({"weight": torch.zeros(1)}, {"arguments": '{"head": "tail"}'}), "is no checkpoint"),
+    ],
 )
 def test_a_missing_or_foreign_checkpoint_is_one_line(
     content: bytes | None, says: str, tmp_path: Path

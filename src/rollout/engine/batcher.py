@@ -130,6 +130,9 @@ class Batcher:
         self._free += 1
         if call.fits is not None:
             self._shrink(call.fits)
+        # First the next batch, then those that wait for this one: waking them takes longer than a policy should rest.
+        if len(self._queue):
+            self._pump()
         error = None if call.error is None else blame([request for request, _ in batch], call.error)
         for index, (_, future) in enumerate(batch):
             if future.done():
@@ -138,8 +141,6 @@ class Batcher:
                 future.set_exception(error)
             else:
                 future.set_result(call.chunks[index])
-        if len(self._queue):
-            self._schedule()
 
     def _shrink(self, fits: int) -> None:
         if fits < self._queue.max_batch:

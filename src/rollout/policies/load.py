@@ -14,12 +14,21 @@ from rollout.errors import UsageError
 from rollout.policies.base import Opener, Policy, PolicySpec, Request, Session
 from rollout.types import EpisodeSpec, TaskInfo
 
-__all__ = ["as_policy", "is_opened", "known_policies", "load_policy", "policy_name"]
+__all__ = ["as_policy", "is_opened", "known_policies", "load_policy", "policy_form", "policy_name"]
 
 
 def known_policies() -> dict[str, EntryPoint]:
     """The registered policies by name: the entry point group `rollout.policies`."""
     return {point.name: point for point in sorted(entry_points(group="rollout.policies"))}
+
+
+def policy_form(point: EntryPoint) -> str:
+    """How a registered policy is named: as it is, or "name:WHAT" where it takes a locator."""
+    try:
+        found = point.load()
+    except ImportError:  # a package that is half installed must not take the others' names away
+        return point.name
+    return f"{point.name}:{found.locator}" if _opens(found) else point.name
 
 
 def load_policy(spec: str, arguments: dict[str, Any]) -> Any:
@@ -36,7 +45,8 @@ def load_policy(spec: str, arguments: dict[str, Any]) -> Any:
     module_name, colon, attribute = spec.partition(":")
     if not colon or not attribute or not module_name:
         raise UsageError(
-            f"unknown policy {spec!r}{nearest(spec, known)} (known: {', '.join(known)}, or package.module:factory)"
+            f"unknown policy {spec!r}{nearest(spec, known)} "
+            f"(known: {', '.join(map(policy_form, known.values()))}, or package.module:factory)"
         )
     return _make(_find(module_name, attribute, spec), spec, arguments)
 
