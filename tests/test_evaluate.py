@@ -547,6 +547,7 @@ def test_bad_input_is_one_line_that_names_what_is_valid(
         (object(), "infer"),
         ("expert", "cannot act in gym"),
         ("openpi", "openpi:ws://"),
+        ("opnepi:ws://localhost:8000", "did you mean 'openpi'?"),
     ],
 )
 def test_a_bad_policy_is_one_line(policy: Any, says: str) -> None:

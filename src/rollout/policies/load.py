@@ -56,7 +56,8 @@ def _find(module_name: str, attribute: str, spec: str) -> Any:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
         if exc.name is not None and (module_name + ".").startswith(exc.name + "."):
-            raise UsageError(f"policy {spec!r}: there is no module {exc.name!r} on the path") from exc
+            hint = nearest(module_name, known_policies())
+            raise UsageError(f"policy {spec!r}: there is no module {exc.name!r} on the path{hint}") from exc
         raise UsageError(
             f"policy {spec!r}: {module_name} needs {exc.name!r}, which is not installed"
         ) from exc
