@@ -49,6 +49,7 @@ from rollout.doctor.packages import (
     check_video,
     installed_versions,
 )
+from rollout.doctor.policies import check_policies
 from rollout.envs.registry import load_simulator
 from rollout.graphics import EglDevice, Graphics
 from rollout.rendering import Backend, Obstacle, choose_backend
@@ -209,6 +210,30 @@ def test_a_good_config_or_none_is_fine(tmp_path: Path) -> None:
     assert check_libero_config({"HOME": str(tmp_path)}) == []
     write_config(tmp_path, bddl_files=tmp_path, init_states=tmp_path, datasets=tmp_path / "never-there")
     assert only(check_libero_config({"LIBERO_CONFIG_PATH": str(tmp_path)}))[0] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("versions", "details"),
+    [
+        (
+            {},
+            [
+                "not installed: no lerobot:… (it needs Python 3.12, see docs/lerobot.md)",
+                "no openpi:… and rollout serve, no gr00t:…, pip install 'rollout-engine[remote]'",
+            ],
+        ),
+        (
+            {"lerobot": "0.6.1", "websockets": "17.4", "pyzmq": "27.3.0"},
+            ["0.6.1", "websockets 17.4, pyzmq 27.3.0"],
+        ),
+    ],
+)
+def test_policies_that_cannot_be_had_are_told_and_are_no_fault(
+    versions: dict[str, str], details: list[str]
+) -> None:
+    findings = check_policies(versions)
+    assert [finding.detail for finding in findings] == details
+    assert {finding.level for finding in findings} == {"ok"}
 
 
 def test_video_without_av_names_the_extra() -> None:

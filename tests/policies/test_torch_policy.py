@@ -385,6 +385,13 @@ def test_requests_of_other_shapes_share_a_batch_of_requests_though_not_a_forward
     assert [batch["observation.state"].shape for batch in module.given] == [(2, 3), (1, 5)]
 
 
+def test_targets_that_name_their_observations_otherwise_share_no_forward() -> None:
+    module = Recording()
+    state = np.zeros(3, np.float32)
+    infer(module, request(observation__state=state), request(observation__angle=state), deterministic=False)
+    assert [set(batch) for batch in module.given] == [{"observation.state"}, {"observation.angle"}]
+
+
 def test_a_module_may_keep_what_it_was_given_and_reuse_what_it_returned() -> None:
     class Reusing(Recording):
         spec = PolicySpec()

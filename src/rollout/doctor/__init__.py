@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rollout.doctor import devices, machine, memory, packages
+from rollout.doctor import devices, machine, memory, packages, policies
 from rollout.doctor.findings import Finding, print_findings
 from rollout.rendering import choose_backend
 from rollout.resources import available_memory, usable_cores
@@ -37,6 +37,7 @@ def diagnose(*, measure: bool = False) -> Sequence[Finding]:
             *packages.check_simulators(versions),
             *packages.check_known_bad(versions),
             *packages.check_libero_files(environ, versions),
+            *policies.check_policies(packages.installed_versions(policies.NAMES)),
             *rendering.result(),
             *cuda.result(),
             *video.result(),

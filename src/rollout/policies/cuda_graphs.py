@@ -49,6 +49,7 @@ class Graphed:
                 self._module(inputs)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Another thread may use CUDA meanwhile: a training loop beside its evaluation.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             output = self._module(inputs)
         return graph, inputs, output

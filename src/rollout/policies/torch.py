@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import msgspec
@@ -98,7 +98,8 @@ class TorchPolicy:
     def infer(self, requests: Sequence[Request]) -> Sequence[np.ndarray]:
         """One forward for all, or one for each block of fixed size; nothing is remembered unless all succeed."""
         began, staged = time.perf_counter(), self.spent.collate + self.spent.copy
-        answers = [self._forward(*block) for group in _alike(requests) for block in self._blocks(group)]
+        with self._here():
+            answers = [self._forward(*block) for group in _alike(requests) for block in self._blocks(group)]
         chunks: dict[int, np.ndarray] = {}
         for answer in answers:  # all of them are launched by now: waiting for the first holds nothing up
             for index, (request, chunk) in enumerate(zip(answer.requests, answer.on_host(), strict=True)):
@@ -108,6 +109,10 @@ class TorchPolicy:
         staged = self.spent.collate + self.spent.copy - staged
         self.spent.forward += time.perf_counter() - began - staged
         return [chunks[id(request)] for request in requests]
+
+    def _here(self) -> AbstractContextManager[Any]:
+        """Streams and graphs belong to the current device, which for a new thread is the first one."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
 
     def _blocks(self, requests: Sequence[Request]) -> Iterator[tuple[list[Request], int]]:
         return blocks(requests, self._rows or (bucket(len(requests)) if self._pads else None))
@@ -128,9 +133,8 @@ class TorchPolicy:
             raise TypeError(
                 f"the module returned {shape} for a batch of {len(requests)}: expected a tensor (B, …)"
             )
-        # A copy on the CPU, where it may be the module's own memory; a device's is copied anyway.
-        actions = returned[:count].clone() if self._device.type == "cpu" else returned[:count]
-        return _Answer(requests[:count], actions, states)
+        # A copy: it may be memory that the module writes the next block's actions into.
+        return _Answer(requests[:count], returned[:count].clone(), states)
 
     def _with_noise(self, request: Request) -> dict[str, Any]:
         if self.spec.noise_shape is None:
@@ -180,12 +184,12 @@ def _two(returned: Any) -> tuple[Any, Any]:
 
 
 def _alike(requests: Sequence[Request]) -> list[Sequence[Request]]:
-    """Groups of requests whose observations have the same shapes: several targets' need not."""
+    """Groups of requests whose observations have the same keys and shapes: several targets' need not."""
     if len(requests) == 1:
         return [requests]
     groups: dict[Any, list[Request]] = {}
     for request in requests:
-        shapes = [value.shape for value in request.observation.values() if isinstance(value, np.ndarray)]
+        shapes = [(key, getattr(value, "shape", None)) for key, value in request.observation.items()]
         groups.setdefault(tuple(shapes), []).append(request)
     return list(groups.values())
 
