@@ -441,6 +441,84 @@ def test_an_open_engine_evaluates_twice_without_restarting_a_worker_or_rebuildin
     assert log.read_text().count("closed") == 2
 
 
+def test_an_engine_that_refused_an_evaluation_does_the_next_one(tmp_path: Path) -> None:
+    async def main() -> int:
+        async with rollout.Engine(COUNT, episodes=1, workers=1, protocol="lerobot") as engine:
+            await engine.evaluate(Half(), out=tmp_path)
+            with pytest.raises(UsageError, match="already holds a run"):
+                await engine.evaluate(Half(), out=tmp_path)
+            with pytest.raises(UsageError, match="cannot act in gym"):
+                await engine.evaluate("expert")
+            return len((await engine.evaluate(Half())).episodes)
+
+    assert anyio.run(main) == 1
+
+
+def test_an_engine_evaluates_one_policy_at_a_time() -> None:
+    async def main() -> list[str]:
+        refused: list[str] = []
+        async with rollout.Engine(COUNT, episodes=1, workers=1) as engine:
+
+            async def evaluate() -> None:
+                try:
+                    await engine.evaluate(Half())
+                except UsageError as exc:
+                    refused.append(str(exc))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(evaluate)
+                tasks.start_soon(evaluate)
+        return refused
+
+    [line] = anyio.run(main)
+    assert "evaluating already" in line
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"calls": 0},
+        {"max_batch": 0},
+        {"n_action_steps": 0},
+        {"n_obs_steps": 0},
+        {"chunk_size": 0},
+        {"temporal_ensemble": float("nan")},
+    ],
+)
+def test_a_spec_that_cannot_be_run_is_one_line(wrong: dict[str, Any]) -> None:
+    policy = Half()
+    policy.spec = PolicySpec(**wrong)
+    with pytest.raises(UsageError, match=f"its spec has {next(iter(wrong))}"):
+        rollout.run(policy, COUNT, episodes=1, workers=1)
+
+
+def test_what_a_policy_does_wrong_outside_of_infer_is_blamed_on_it_too() -> None:
+    class Unready(Half):
+        def open_session(self, episode: Any, task: Any) -> Any:
+            raise KeyError("no such task")
+
+    class Forgetful(Half):
+        def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+            return [torch.zeros(1, 2, requires_grad=True) for _ in requests]
+
+    for policy, says in (
+        (Unready(), "open_session raised KeyError.*episode 0"),
+        (Forgetful(), "requires grad.*episode 0"),
+    ):
+        with pytest.raises(PolicyError, match=says):
+            rollout.run(policy, COUNT, episodes=1, workers=1)
+
+
+def test_an_objects_versions_are_in_the_record_whatever_it_leaves_out(tmp_path: Path) -> None:
+    class Versioned(Half):
+        versions = {"checkpoint": "abc", "recipe": "7"}  # noqa: RUF012
+
+    rollout.run(Versioned(), COUNT, episodes=1, workers=1, out=tmp_path)
+    header, _ = read_journal(tmp_path)
+    assert header.config["checkpoint"] == "abc"
+    assert header.versions["recipe"] == "7"
+
+
 def test_no_process_and_no_descriptor_is_left_behind() -> None:
     before = set(os.listdir("/proc/self/fd"))
 
@@ -581,6 +659,15 @@ def test_the_fingerprint_covers_what_affects_results_and_nothing_else() -> None:
         assert name in AFFECTS_RESULTS
         assert msgspec.structs.replace(config, **{name: value}).fingerprint("p") != config.fingerprint("p")
     assert config.fingerprint("p") != config.fingerprint("q")
+
+
+def test_a_run_from_before_a_setting_existed_is_known_by_the_same_hash() -> None:
+    plain = rollout.EvalConfig.create(targets=(COUNT,))
+    assert "clip_actions" not in plain.identity("p")
+    for name, value in (("clip_actions", True), ("temporal_ensemble", 0.0)):
+        changed = plain.replaced(**{name: value})
+        assert changed.identity("p")[name] == value
+        assert changed.fingerprint("p") != plain.fingerprint("p")
 
 
 def test_a_module_whose_import_hangs_is_a_usage_error_after_the_time_limit(

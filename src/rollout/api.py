@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from math import isfinite
 from typing import Any, Self
 
 import anyio
@@ -19,7 +20,7 @@ from rollout.envs.base import Simulator
 from rollout.envs.registry import load_simulator, missing_requirement, resolve
 from rollout.errors import RolloutError, SimulatorError, UsageError, WorkerDied
 from rollout.evaluation import Evaluation
-from rollout.policies.base import Policy
+from rollout.policies.base import Policy, PolicySpec
 from rollout.policies.load import as_policy, is_opened, policy_name
 from rollout.protocols import protocol_used, simulator_options
 from rollout.rendering import choose_backend, worker_environment
@@ -29,7 +30,7 @@ from rollout.sim.processes import Forkserver
 from rollout.sim.worker import InlineWorker, TimeLimits, WorkerProcess
 from rollout.types import SuiteInfo
 
-__all__ = ["Engine", "evaluate", "run"]
+__all__ = ["Engine", "evaluate", "opened_policy", "run"]
 
 
 async def evaluate(
@@ -106,6 +107,7 @@ class Engine:
         self._slots: list[Slot] = []
         self._suites: dict[str, SuiteInfo] = {}
         self._evaluation: Evaluation | None = None
+        self._busy = False  # from before a policy is loaded until its evaluation is over
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -140,30 +142,37 @@ class Engine:
         `settings` override the engine's for this evaluation: `episodes`, `seed`, `tasks`, `out`, … but not what the
         workers were made with. Raises `UsageError` for those.
         """
-        if self._evaluation is not None:
+        if self._busy:
             raise UsageError(
                 "this engine is evaluating already; open another one to evaluate at the same time"
             )
         config = self._for_this_evaluation(settings)
-        async with _opened(policy, config) as adapted:
-            self._check_policy(adapted.spec.families, policy_name(policy))
-            shown = config.display if display is None else display
-            self._evaluation = Evaluation(
-                config,
-                adapted,
-                policy_name(policy),
-                self._backend,
-                self._adapters,
-                protocol_used(config, self._options),
-                create_display(shown, sys.stdout) if isinstance(shown, str) else shown,
-            )
-            self._evaluation.check()
-            try:
-                self._evaluation.plan(await self.describe())
-                self._evaluation.open(self._ready_slots(self._evaluation.n_episodes))
-                return await self._evaluation.run(self._options)
-            finally:
-                self._evaluation = None
+        self._busy = True
+        try:
+            async with opened_policy(policy, config) as adapted:
+                return await self._evaluate(adapted, policy_name(policy), config, display)
+        finally:
+            self._busy = False
+            self._evaluation = None
+
+    async def _evaluate(
+        self, policy: Policy, name: str, config: EvalConfig, display: Display | DisplayName | None
+    ) -> Report:
+        self._check_policy(policy.spec, name)
+        shown = config.display if display is None else display
+        self._evaluation = evaluation = Evaluation(
+            config,
+            policy,
+            name,
+            self._backend,
+            self._adapters,
+            protocol_used(config, self._options),
+            create_display(shown, sys.stdout) if isinstance(shown, str) else shown,
+        )
+        evaluation.check()
+        evaluation.plan(await self.describe())
+        evaluation.open(self._ready_slots(evaluation.n_episodes))
+        return await evaluation.run(self._options)
 
     def interrupt(self) -> bool:
         """End the evaluation that is running: it returns a report of what it measured. False where none has begun."""
@@ -203,10 +212,17 @@ class Engine:
                 raise UsageError(f"{name} is fixed while an engine is open: open another one")
         return self.config.replaced(**settings)
 
-    def _check_policy(self, families: tuple[str, ...] | None, name: str) -> None:
+    def _check_policy(self, spec: PolicySpec, name: str) -> None:
+        for field in ("n_obs_steps", "chunk_size", "n_action_steps", "calls", "max_batch"):
+            value = getattr(spec, field)
+            if value is not None and value < 1:
+                raise UsageError(f"policy {name!r}: its spec has {field} {value}, which must be at least 1")
+        if spec.temporal_ensemble is not None and not isfinite(spec.temporal_ensemble):
+            raise UsageError(f"policy {name!r}: its spec has temporal_ensemble {spec.temporal_ensemble}")
         for family in self._adapters:
-            if families is not None and family not in families:
-                raise UsageError(f"policy {name!r} cannot act in {family}: it knows {', '.join(families)}")
+            if spec.families is not None and family not in spec.families:
+                known = ", ".join(spec.families)
+                raise UsageError(f"policy {name!r} cannot act in {family}: it knows {known}")
 
     def _ready_slots(self, n_episodes: int) -> list[Slot]:
         wanted = self.config.workers if self.config.workers != "auto" else self._auto_workers()
@@ -233,7 +249,7 @@ class Engine:
 
 
 @asynccontextmanager
-async def _opened(policy: Any, config: EvalConfig) -> AsyncIterator[Policy]:
+async def opened_policy(policy: Any, config: EvalConfig) -> AsyncIterator[Policy]:
     """`as_policy`. A checkpoint or a server is opened in a thread, so that Ctrl-C is heard meanwhile; anything else on
     the loop's own, where a factory may do what only a main thread can, and stop at a breakpoint."""
     manager = as_policy(policy, config)

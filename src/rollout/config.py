@@ -78,7 +78,16 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def replaced(self, **values: Any) -> EvalConfig:
         """This config with other values, validated as by `create`."""
-        return self.create(**{name: getattr(self, name) for name in self.__struct_fields__} | values)
+        kept = {name: getattr(self, name) for name in self.__struct_fields__}
+        if values.get("temporal_ensemble") is not None and self.n_action_steps == self._of_protocol.get(
+            "n_action_steps"
+        ):
+            kept["n_action_steps"] = None  # nobody asked for it, and ensembling decides
+        return self.create(**kept | values)
+
+    @property
+    def _of_protocol(self) -> Mapping[str, Any]:
+        return PROTOCOL_DEFAULTS.get(self.protocol, {})
 
     def validate(self) -> None:
         """Raise `UsageError` where a value cannot be run."""
@@ -122,7 +131,10 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def identity(self, policy: str, checkpoint: str | None = None) -> Mapping[str, Any]:
         """What affects results, by name; `checkpoint` is a digest of the policy's weights, where it is known."""
-        settings = {name: msgspec.to_builtins(getattr(self, name)) for name in AFFECTS_RESULTS}
+        names = [
+            name for name in AFFECTS_RESULTS if name not in LATER or getattr(self, name) is not LATER[name]
+        ]
+        settings = {name: msgspec.to_builtins(getattr(self, name)) for name in names}
         return settings | {"policy": policy} | ({} if checkpoint is None else {"checkpoint": checkpoint})
 
 
@@ -147,6 +159,11 @@ AFFECTS_RESULTS = (
     "policy_args",
     "dtype",
 )
+
+
+LATER: Mapping[str, Any] = {"temporal_ensemble": None, "clip_actions": False}
+"""Settings that came later, and their defaults: named only where they are others, so that runs from before are known by
+the same hash, and can be resumed."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

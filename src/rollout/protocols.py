@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from rollout.config import EvalConfig, nearest
+from rollout.config import LATER, EvalConfig, nearest
 from rollout.envs.base import Simulator
 from rollout.errors import UsageError
 from rollout.types import ProtocolUsed
@@ -35,10 +35,9 @@ def protocol_used(config: EvalConfig, options: Options) -> ProtocolUsed:
         "seed": config.seed,
         "horizon": config.horizon,
         "n_action_steps": config.n_action_steps,
-        "temporal_ensemble": config.temporal_ensemble,
-        "clip_actions": config.clip_actions,
         "options": options,
     }
+    values |= {name: getattr(config, name) for name in LATER if getattr(config, name) is not LATER[name]}
     digest = blake2b(msgspec.json.encode(values, order="sorted"), digest_size=8).hexdigest()
     return msgspec.convert({**values, "name": config.protocol, "fingerprint": digest}, ProtocolUsed)
 

@@ -52,6 +52,7 @@ class Stopwatch:
         told = None if now is None or before is None else now.since(before)
         return PolicyTiming(
             batches=_curve(self._counters.latencies),
+            batch_limit=self._counters.batch_limit,
             idle_s=max(0.0, wall_s - self._counters.policy_busy_s),
             collate_s=None if told is None else told.collate,
             copy_s=None if told is None else told.copy,

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -216,8 +218,63 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved_until_it_does_and_the_r
     counters = anyio.run(main)
     assert sizes == [2, 2, 1]  # it does not try again what did not fit
     assert notes == ["the policy ran out of memory: from now on at most 2 decisions a batch"]
+    assert counters.batch_limit == 2
     assert counters.decisions == 21
     assert set(counters.latencies.counts) == {1, 2}
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor])
+def test_a_policy_that_returns_an_array_of_all_chunks_may_run_out_of_memory_too(kind: Any) -> None:
+    def infer(requests: Sequence[Request]) -> Any:
+        if len(requests) > 2:
+            raise OutOfMemoryError
+        return kind([[[float(r.step)]] for r in requests])
+
+    async def main() -> list[Any]:
+        with Batcher(infer, Counters(), max_batch=8) as batcher:
+            return await answers(batcher, 5)
+
+    assert [chunk.tolist() for chunk in anyio.run(main)] == [[[float(step)]] for step in range(5)]
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, lambda buffer: [buffer]])
+def test_a_policy_may_write_the_next_chunks_into_the_same_buffer(kind: Any) -> None:
+    buffer = np.zeros(1)
+
+    def infer(requests: Sequence[Request]) -> Any:
+        buffer[:] = requests[0].step
+        return [kind(buffer)]
+
+    async def main() -> list[Any]:
+        with Batcher(infer, Counters(), max_batch=1) as batcher:
+            return await answers(batcher, 50)
+
+    assert [float(np.ravel(chunk)[0]) for chunk in anyio.run(main)] == list(range(50))
+
+
+def test_a_policy_that_returns_no_sequence_of_chunks_is_blamed_and_nothing_hangs() -> None:
+    async def main() -> None:
+        with Batcher(lambda requests: None, Counters(), max_batch=4) as batcher, anyio.fail_after(10):  # type: ignore[arg-type,return-value]
+            await batcher.decide(request(0))
+
+    with pytest.raises(PolicyError, match="TypeError"):
+        anyio.run(main)
+
+
+def test_after_a_failure_no_further_forward_begins() -> None:
+    began: list[int] = []
+
+    def infer(requests: Sequence[Request]) -> Sequence[None]:
+        began.append(len(requests))
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        with Batcher(infer, Counters(), max_batch=1) as batcher:
+            await answers(batcher, 5)
+
+    with pytest.raises(ExceptionGroup):
+        anyio.run(main)
+    assert began == [1]
 
 
 def test_a_single_decision_that_does_not_fit_ends_the_run() -> None:

@@ -43,6 +43,14 @@ def test_the_oldest_prediction_weighs_most() -> None:
     assert action == pytest.approx(np.exp(-1) / (1 + np.exp(-1)))
 
 
+@pytest.mark.parametrize("decay", [-10.0, 10.0])
+def test_a_steep_decay_leaves_one_prediction_and_no_overflow(decay: float) -> None:
+    ensemble = Ensemble(decay)
+    for step in range(300):
+        [action] = ensemble.add(np.full(100, float(step)))
+    assert action == pytest.approx(299.0 if decay < 0 else 200.0, abs=1e-3)
+
+
 def test_whole_numbers_have_no_mean() -> None:
     with pytest.raises(ValueError, match="no mean"):
         Ensemble(0.01).add(np.array([1, 2]))

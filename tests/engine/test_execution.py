@@ -81,3 +81,6 @@ def test_ensembling_and_several_steps_a_decision_are_refused_together() -> None:
 def test_ensembling_wins_over_a_protocols_own_number_of_steps() -> None:
     assert config(protocol="openpi").n_action_steps == 5
     assert config(protocol="openpi", temporal_ensemble=0.01).n_action_steps is None
+    assert config(protocol="openpi").replaced(temporal_ensemble=0.01).n_action_steps is None
+    with pytest.raises(UsageError, match="does not go with --n-action-steps 3"):
+        config(protocol="openpi", n_action_steps=3).replaced(temporal_ensemble=0.01)

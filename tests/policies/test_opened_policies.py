@@ -68,25 +68,17 @@ def test_what_cannot_be_opened_is_one_line(spec: str, arguments: dict[str, str],
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("command", ["run", "verify"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_policy_that_takes_long_to_load_does_not_keep_a_signal_from_ending_the_run(
-    number: signal.Signals, tmp_path: Path
+    command: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     begun = tmp_path / "begun"
     code = "from rollout.cli import main; main()"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(TESTS)])}
     with subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            code,
-            "run",
-            COUNT,
-            "--policy",
-            f"slow:{begun}",
-            "--out",
-            str(tmp_path / "run"),
-        ],
+        [sys.executable, "-c", code, command, COUNT, "--policy", f"slow:{begun}"],
+        cwd=tmp_path,
         env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

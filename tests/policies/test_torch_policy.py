@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import anyio
 import numpy as np
 import pytest
 import torch
@@ -17,6 +20,7 @@ from rollout.errors import PolicyError, UsageError
 from rollout.policies.base import PolicySpec, Request
 from rollout.policies.device import bucket
 from rollout.policies.load import as_policy
+from rollout.policies.memory import row, stacked
 from rollout.policies.torch import TorchPolicy
 from rollout.types import EpisodeSpec
 
@@ -261,8 +265,9 @@ def test_a_bare_module_is_given_what_its_first_forward_used(use: Callable[[Any],
 
 
 def test_episodes_that_still_deliver_the_rest_can_share_a_batch_with_those_that_do_not() -> None:
-    policy = watched(reads(lambda batch: batch["observation.state"]), FULL)
-    assert len(policy.infer([NARROW])) == len(policy.infer([FULL])) == 1
+    with as_policy(reads(lambda batch: batch["observation.state"]), config(deterministic=False)) as policy:
+        for each in (FULL, NARROW, FULL):
+            assert len(policy.infer([each])) == 1
 
 
 @pytest.mark.parametrize(
@@ -510,3 +515,103 @@ def test_on_a_gpu_the_rows_are_those_of_the_cpu(cuda_graphs: bool, deterministic
         for start, end in ((0, 21), (0, 1), (1, 3), (3, 21)):  # buffers and graphs are used again
             found = policy.infer(asked[start:end])
             np.testing.assert_allclose(found, expected[start:end], atol=1e-3)
+
+
+def test_a_recurrent_module_needs_no_spec_and_follows_the_dtype() -> None:
+    class Cell(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.GRUCell(2, 2)
+
+        def initial_state(self) -> Any:
+            return torch.zeros(2)
+
+        def forward(self, batch: dict[str, Any], state: Any) -> Any:
+            hidden = self.cell(batch["observation.state"], state)
+            return hidden, hidden
+
+    for dtype in ("fp32", "bf16"):
+        assert rollout.run(Cell(), COUNT, episodes=1, workers=0, dtype=dtype).summary.overall.n_error == 0
+
+
+class Pair(NamedTuple):
+    hidden: torch.Tensor
+    steps: torch.Tensor
+
+
+def test_a_state_keeps_its_structure_and_whole_numbers_stay_whole() -> None:
+    one = Pair(torch.zeros(3), torch.tensor(1))
+    together = stacked([one, Pair(torch.ones(3), torch.tensor(2))], torch.device("cpu"), torch.bfloat16)
+    assert isinstance(together, Pair)
+    assert (together.hidden.dtype, together.steps.dtype) == (torch.bfloat16, torch.int64)
+    assert row(together, 1).steps == 2
+
+
+def test_a_module_is_given_back_only_when_no_forward_runs_in_it_any_more() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow(nn.Module):
+        spec = PolicySpec(observation_keys=("observation.state",))
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(2)
+
+        def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+            inside.set()
+            assert go_on.wait(30)
+            result: torch.Tensor = self.norm(batch["observation.state"])
+            return result
+
+    module = Slow()
+
+    async def main() -> None:
+        async with rollout.Engine(COUNT, episodes=2, workers=2) as engine, anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.evaluate, module)
+            await anyio.to_thread.run_sync(inside.wait)
+            threading.Timer(0.2, go_on.set).start()
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main)
+    assert module.training
+    assert module.norm.num_batches_tracked == 0  # it never ran in training mode
+
+
+def test_out_of_memory_in_a_deterministic_forward_of_several_rows_says_what_helps() -> None:
+    class Large(nn.Module):
+        def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    policy = TorchPolicy(Large(), device=torch.device("cpu"), dtype=torch.float32, rows=8)
+    with pytest.raises(PolicyError, match=r"8 rows .* --no-deterministic"):
+        policy.infer(decisions(3))
+
+
+def test_memory_that_runs_out_over_the_new_states_leaves_all_of_them_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with as_policy(Recurrent(), config(deterministic=False)) as policy:
+        sessions = [policy.open_session(SPEC, None) for _ in range(4)]  # type: ignore[arg-type]
+        asked = [
+            Request(SPEC, None, 0, 0, session, {"observation.state": np.ones(2, np.float32)})  # type: ignore[arg-type]
+            for session in sessions
+        ]
+        taken = itertools.count()
+
+        def failing(states: Any, index: int) -> Any:
+            if next(taken) == 2:
+                raise torch.OutOfMemoryError
+            return row(states, index)
+
+        monkeypatch.setattr("rollout.policies.torch.row", failing)
+        with pytest.raises(torch.OutOfMemoryError):
+            policy.infer(asked)
+        assert [session.state["sum"].tolist() for session in sessions] == [[0, 0]] * 4
+
+
+def test_a_modules_versions_reach_the_record() -> None:
+    class Known(Recording):
+        versions = {"checkpoint": "abc"}  # noqa: RUF012
+
+    with as_policy(Known(), config()) as policy:
+        assert policy.versions == {"checkpoint": "abc"}  # type: ignore[attr-defined]

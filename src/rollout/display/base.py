@@ -71,6 +71,7 @@ class Counters(Struct):
     batches: int = 0
     retries: int = 0
     policy_busy_s: float = 0.0  # at least one call of the policy running
+    batch_limit: int | None = None  # that memory left, where it ran out
     latencies: Latencies = field(default_factory=Latencies)
     sim_busy_s: float = 0.0  # summed over workers: resetting, stepping, rendering
     started_s: float = 0.0  # time.monotonic() when the first episode could start

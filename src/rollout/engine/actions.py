@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rollout.engine.action_checks import as_chunk, cast, check_nested, check_numbers
 from rollout.engine.ensemble import Ensemble
 from rollout.engine.execution import Execution
 from rollout.spaces import Box, Space
@@ -28,6 +29,7 @@ class EpisodeActions:
         self._first = execution.n_action_steps
         decay = execution.temporal_ensemble
         self._ensemble = None if decay is None else Ensemble(decay)
+        self._clips, self._space = execution.clip, space
         self._bounds = _bounds(space) if execution.clip else None
         self._sent: np.ndarray | list[Any] = []
         self._moved: np.ndarray | None = None  # (chunk_size,) bool: which of those sent were clipped
@@ -40,18 +42,20 @@ class EpisodeActions:
             return self._take_nested(chunk)
         array = np.asarray(chunk)
         if array.ndim != self._ndim or array.shape[1:] != self._shape or not len(array):
-            array = _as_chunk(array, self._shape)
+            array = as_chunk(array, self._shape)
         if array.dtype is not self._dtype:
-            _check_cast(array, self._dtype)
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError("an action that is not finite")
+            check_numbers(array, self._dtype)
         if self._ensemble is not None:
             array = self._ensemble.add(np.asarray(array, self._dtype))
-        # A copy: the policy may reuse its buffer, and the record keeps what was executed.
-        sent = np.array(array[: self._first], self._dtype, order="C")
+        array = array[: self._first]
         if self._bounds is not None:
-            sent = self._clip(sent, *self._bounds)
-        self._sent = sent
+            array = self._clip(array, *self._bounds)
+        if array.dtype is not self._dtype:
+            array = cast(array, self._dtype)
+        # A copy: the policy may reuse its buffer, and the record keeps what was executed.
+        sent = self._sent = np.array(array, self._dtype, order="C")
+        if sent.dtype.kind == "f" and not np.isfinite(sent).all():
+            raise ValueError("an action that is not finite")
         return pack_array(sent)
 
     def executed(self, count: int) -> None:
@@ -74,33 +78,24 @@ class EpisodeActions:
     def _take_nested(self, chunk: Any) -> Items:
         if self._ensemble is not None:
             raise ValueError("nested actions, which have no mean: temporal ensembling is for floats")
-        packed = tuple(pack(action) for action in chunk)[: self._first]
-        if not packed:
+        if self._clips:
+            raise ValueError("nested actions, which --clip-actions cannot clip")
+        actions = list(chunk)[: self._first]
+        if not actions:
             raise ValueError("an empty chunk")
+        for action in actions:
+            check_nested(self._space, action)
+        packed = tuple(map(pack, actions))
         self._sent = list(packed)
         return Items(packed)
 
-    def _clip(self, sent: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        inside: np.ndarray = np.clip(sent, low, high)
-        self._moved = (inside != sent).reshape(len(sent), -1).any(1)
+    def _clip(self, array: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Before the cast, which would wrap whole numbers around. Infinite ones stay what they are: no action."""
+        inside: np.ndarray = np.where(np.isfinite(array), np.clip(array, low, high), array)
+        self._moved = (inside != array).reshape(len(array), -1).any(1)
         return inside
 
 
 def _bounds(space: Space) -> tuple[np.ndarray, np.ndarray] | None:
     """Only a `Box` has bounds between which every value is an action."""
     return (unpack_array(space.low), unpack_array(space.high)) if isinstance(space, Box) else None
-
-
-def _as_chunk(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A single action, or (chunk_size, 1) for a `Discrete` space, as (chunk_size, *shape). Raises `ValueError`."""
-    if array.shape == shape:
-        return array[np.newaxis]
-    if shape == () and array.ndim == 2 and array.shape[1] == 1 and len(array):
-        return array[:, 0]
-    raise ValueError(f"shape {array.shape} instead of (chunk_size, {', '.join(map(str, shape))})")
-
-
-def _check_cast(array: np.ndarray, dtype: np.dtype) -> None:
-    """Raise `ValueError` where casting `array` to the action space's `dtype` would lose its meaning."""
-    if dtype.kind in "iu" and array.dtype.kind == "f" and (array != np.rint(array)).any():
-        raise ValueError(f"{array.dtype} actions that are not whole numbers, for a space of {dtype}")

@@ -42,7 +42,7 @@ class Batcher:
         note: Callable[[str], None] = lambda message: None,
     ) -> None:
         """`calls` of `infer` may run at once, each in a thread of its own; `note` is told what a user should know."""
-        self._forward, self._counters, self._inline = Forward(infer), counters, inline
+        self._forward, self._counters, self._inline = Forward(infer, copies=not inline), counters, inline
         self._queue: BatchQueue[Pending] = BatchQueue(max_batch, max_wait_s)
         self._loop = asyncio.get_running_loop()
         self._free = self._calls = calls
@@ -131,7 +131,7 @@ class Batcher:
         if call.fits is not None:
             self._shrink(call.fits)
         # First the next batch, then those that wait for this one: waking them takes longer than a policy should rest.
-        if len(self._queue):
+        if len(self._queue) and call.error is None:
             self._pump()
         error = None if call.error is None else blame([request for request, _ in batch], call.error)
         for index, (_, future) in enumerate(batch):
@@ -144,7 +144,7 @@ class Batcher:
 
     def _shrink(self, fits: int) -> None:
         if fits < self._queue.max_batch:
-            self._queue.max_batch = fits
+            self._queue.max_batch = self._counters.batch_limit = fits
             self._note(f"the policy ran out of memory: from now on at most {fits} decisions a batch")
 
     def _count(self, call: Call) -> None:

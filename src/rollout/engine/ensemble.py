@@ -29,7 +29,10 @@ class Ensemble:
             raise ValueError(f"{chunk.dtype} actions, which have no mean: temporal ensembling is for floats")
         self._lengthen(chunk)
         known = len(chunk)
-        weights = np.exp(-self._decay * self._counts[:known])
+        if self._decay < 0:  # relative to the newest weight, as the weights themselves would grow without end
+            self._sums[:known] *= np.exp(self._decay)
+            self._weights[:known] *= np.exp(self._decay)
+        weights = np.exp(-max(0.0, self._decay) * self._counts[:known])
         self._sums[:known] += weights.reshape(-1, *[1] * (chunk.ndim - 1)) * chunk
         self._weights[:known] += weights
         self._counts[:known] += 1

@@ -10,6 +10,7 @@ from rollout.display.base import Counters, WorkerState
 from rollout.engine.batcher import Batcher
 from rollout.engine.execution import Execution
 from rollout.engine.session import EpisodeSession
+from rollout.errors import PolicyError, RolloutError
 from rollout.policies.base import Policy
 from rollout.sim.protocol import Reset
 from rollout.sim.worker import Worker
@@ -82,10 +83,19 @@ async def run_episode(
 def _open(attempt: Attempt, worker: Worker, policy: Policy) -> EpisodeSession:
     task = worker.info
     assert task is not None  # the reset delivered it
+    try:
+        session = policy.open_session(attempt.spec, task)
+    except RolloutError:
+        raise
+    except Exception as exc:
+        where = f"{attempt.spec.suite} {attempt.spec.task} episode {attempt.spec.episode}"
+        raise PolicyError(
+            f"the policy's open_session raised {type(exc).__name__}: {exc} (in {where})"
+        ) from exc
     return EpisodeSession(
         attempt.spec,
         task,
         n_obs_steps=policy.spec.n_obs_steps,
         execution=attempt.execution,
-        session=policy.open_session(attempt.spec, task),
+        session=session,
     )

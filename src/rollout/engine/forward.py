@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from rollout.errors import PolicyError, RolloutError
 from rollout.policies.base import Request
 
-__all__ = ["Call", "Forward", "blame"]
+__all__ = ["Call", "Forward", "blame", "is_out_of_memory"]
 
 
 class Call(Struct, kw_only=True):
@@ -29,8 +30,9 @@ class Call(Struct, kw_only=True):
 class Forward:
     """`Forward(infer)(requests)` never raises: what the policy raised is in the `Call`."""
 
-    def __init__(self, infer: Callable[[Sequence[Request]], Sequence[Any]]) -> None:
-        self._infer = infer
+    def __init__(self, infer: Callable[[Sequence[Request]], Sequence[Any]], *, copies: bool = True) -> None:
+        """`copies`: the next call may come before these chunks are used, and write into the same buffers."""
+        self._infer, self._kept = infer, _copied if copies else _as_it_is
 
     def __call__(self, requests: Sequence[Request]) -> Call:
         call = Call(began=time.perf_counter())
@@ -52,17 +54,17 @@ class Forward:
                 _release_memory()
                 size = call.fits = size // 2
             chunks = self._try(requests[len(found) : len(found) + size], call)
-            found += chunks or ()
+            found += [] if chunks is None else chunks
         return found
 
-    def _try(self, requests: Sequence[Request], call: Call) -> Sequence[Any] | None:
-        """The chunks; None where they do not fit into memory. Returns, as until a handler is left the exception holds
-        the frames that hold the memory."""
+    def _try(self, requests: Sequence[Request], call: Call) -> list[Any] | None:
+        """The chunks; None where they do not fit into memory. It returns, as until its handler is left the exception
+        holds the frames that hold the memory."""
         began = time.perf_counter()
         try:
-            chunks = self._infer(requests)
+            chunks = [self._kept(chunk) for chunk in self._infer(requests)]
         except Exception as exc:
-            if len(requests) == 1 or not _is_out_of_memory(exc):
+            if len(requests) == 1 or not is_out_of_memory(exc):
                 raise
             return None
         if len(chunks) != len(requests):
@@ -82,7 +84,22 @@ def blame(requests: Sequence[Request], error: BaseException) -> BaseException:
     return found
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def _copied(chunk: Any) -> Any:
+    """The chunk in memory of its own. Tensors become arrays here, in the policy's thread."""
+    if isinstance(chunk, list | tuple):
+        return [_copied(item) for item in chunk] if isinstance(chunk, list) else tuple(map(_copied, chunk))
+    if isinstance(chunk, dict):
+        return {key: _copied(value) for key, value in chunk.items()}
+    if not hasattr(chunk, "__array__") or isinstance(chunk, np.generic):
+        return chunk
+    return np.asarray(chunk).copy()  # not np.array: tensors warn of what they are asked then
+
+
+def _as_it_is(chunk: Any) -> Any:
+    return chunk
+
+
+def is_out_of_memory(error: Exception) -> bool:
     """Torch's own (by name: torch may not even be imported), its CPU allocator's plain RuntimeError, Python's."""
     names = {kind.__name__ for kind in type(error).__mro__}
     told = isinstance(error, RuntimeError) and "allocate memory" in str(error)

@@ -70,7 +70,7 @@ class EpisodeSession:
         """What the simulator executes of what the policy returned. Raises `PolicyError` naming the episode."""
         try:
             return self._actions.take(actions)
-        except (TypeError, ValueError) as exc:
+        except Exception as exc:  # whatever an object does that NumPy asks to be an array
             where = f"{self.spec.suite} {self.spec.task} episode {self.spec.episode}, step {self.steps}"
             raise PolicyError(f"the policy returned {exc} (in {where})") from exc
 

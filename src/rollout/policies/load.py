@@ -161,6 +161,9 @@ class _Completed:
         opener = getattr(self._policy, "open_session", None)
         return None if opener is None else opener(episode, task)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)  # what else a policy may have, see `Policy`
+
     def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
         """The object's own."""
         chunks: Sequence[Any] = self._policy.infer(requests)

@@ -22,9 +22,14 @@ class Memory:
         self.state = state
 
 
-def stacked(states: Sequence[Any], device: torch.device) -> Any:
-    """States of B episodes with a new leading axis B, on `device`."""
-    return _map(lambda *leaves: torch.stack([leaf.to(device) for leaf in leaves]), *states)
+def stacked(states: Sequence[Any], device: torch.device, dtype: torch.dtype) -> Any:
+    """States of B episodes with a new leading axis B, on `device`, floats in `dtype`."""
+
+    def joined(*leaves: torch.Tensor) -> torch.Tensor:
+        kind = dtype if leaves[0].is_floating_point() else leaves[0].dtype
+        return torch.stack([leaf.to(device, kind) for leaf in leaves])
+
+    return _map(joined, *states)
 
 
 def row(states: Any, index: int) -> Any:
@@ -39,5 +44,7 @@ def _map(function: Callable[..., Any], first: Any, *others: Any) -> Any:
         return {key: _map(function, first[key], *(other[key] for other in others)) for key in first}
     if isinstance(first, tuple | list):
         found = [_map(function, *leaves) for leaves in zip(first, *others, strict=True)]
+        if hasattr(first, "_fields"):  # a named tuple
+            return type(first)(*found)
         return tuple(found) if isinstance(first, tuple) else found
     raise TypeError(f"a recurrent state has tensors, tuples, lists and dicts, not {type(first).__name__}")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import torch
 
 from rollout.config import EvalConfig
-from rollout.errors import UsageError
+from rollout.errors import PolicyError, UsageError
 from rollout.policies.base import PolicySpec, PolicySpent, Request, Session
 from rollout.policies.cuda_graphs import Graphed
 from rollout.policies.device import DTYPES, blocks, bucket, choose_device, fixed_rows
@@ -22,6 +24,9 @@ from rollout.policies.watched import Watched
 from rollout.types import EpisodeSpec, TaskInfo
 
 __all__ = ["TorchPolicy", "collate"]
+
+GIVE_BACK_S: Final = 2.0
+SHAPES: Final = 64  # as many as a batch has sizes up to 960 rows
 
 
 class TorchPolicy:
@@ -54,13 +59,16 @@ class TorchPolicy:
         is called in the module's place where it is given: its compiled or captured form."""
         self.spec: PolicySpec = getattr(module, "spec", PolicySpec(n_action_steps=None))
         self.spent = PolicySpent()
-        self._watch = watch and not hasattr(module, "spec")
+        self.versions: dict[str, str] = getattr(module, "versions", {})
+        self._initial_state = getattr(module, "initial_state", None)
+        self._watch = watch and not hasattr(module, "spec") and self._initial_state is None
         self._withheld: frozenset[str] = frozenset()
-        self._run, self._device = module if run is None else run, device
+        self._run, self._device, self._dtype = module if run is None else run, device, dtype
         self._rows, self._pads = rows, pads
         self._staging = Staging(device, dtype, self.spent)
         self._opener = getattr(module, "open_session", None)
-        self._initial_state = getattr(module, "initial_state", None)
+        self._turn = Lock()  # held by whoever runs the module, or takes it away
+        self._given_back = False
 
     @classmethod
     @contextmanager
@@ -78,7 +86,7 @@ class TorchPolicy:
                 raise UsageError(f"the policy cannot be moved to --device {config.device}: {reason}") from exc
             # Several targets may have other keys each, and a compiled module is no place for a dict of ours.
             watch = len(config.targets) == 1 and not config.compile
-            yield cls(
+            policy = cls(
                 module,
                 device=device,
                 dtype=dtype,
@@ -87,6 +95,11 @@ class TorchPolicy:
                 watch=watch,
                 run=_fast(module, config, device),
             )
+            with _compiling() if config.compile else nullcontext():
+                try:
+                    yield policy
+                finally:
+                    policy._give_back()
 
     def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
         """A recurrent module's initial state, or its own session where it defines `open_session`."""
@@ -97,18 +110,51 @@ class TorchPolicy:
     @torch.inference_mode()
     def infer(self, requests: Sequence[Request]) -> Sequence[np.ndarray]:
         """One forward for all, or one for each block of fixed size; nothing is remembered unless all succeed."""
+        with self._turn:
+            if self._given_back:  # this evaluation was cancelled, and the module may be in training again
+                raise PolicyError("the evaluation is over")
+            try:
+                return self._infer(requests)
+            except torch.OutOfMemoryError as exc:
+                if self._rows is None or self._rows == 1:
+                    raise
+                raise PolicyError(
+                    f"the policy ran out of memory with the {self._rows} rows that every deterministic forward has: "
+                    "--no-deterministic has as many as there are, and fewer where they do not fit"
+                ) from exc
+
+    def _infer(self, requests: Sequence[Request]) -> Sequence[np.ndarray]:
         began, staged = time.perf_counter(), self.spent.collate + self.spent.copy
         with self._here():
             answers = [self._forward(*block) for group in _alike(requests) for block in self._blocks(group)]
-        chunks: dict[int, np.ndarray] = {}
-        for answer in answers:  # all of them are launched by now: waiting for the first holds nothing up
-            for index, (request, chunk) in enumerate(zip(answer.requests, answer.on_host(), strict=True)):
-                chunks[id(request)] = chunk
-                if self._initial_state is not None:
-                    request.session.state = row(answer.states, index)
+        # All of them are launched by now: waiting for the first holds nothing up.
+        chunks = {
+            id(request): chunk
+            for answer in answers
+            for request, chunk in zip(answer.requests, answer.on_host(), strict=True)
+        }
+        if self._initial_state is not None:
+            self._remember(answers)
         staged = self.spent.collate + self.spent.copy - staged
         self.spent.forward += time.perf_counter() - began - staged
         return [chunks[id(request)] for request in requests]
+
+    def _remember(self, answers: Sequence[_Answer]) -> None:
+        """Keep the new states: all, or where memory runs out over them, none."""
+        states = [
+            (request, row(answer.states, index))
+            for answer in answers
+            for index, request in enumerate(answer.requests)
+        ]
+        for request, state in states:
+            request.session.state = state
+
+    def _give_back(self) -> None:
+        """Let no forward run from now on: a cancelled evaluation leaves one behind. Waits for it, but not for ever."""
+        if self._turn.acquire(timeout=GIVE_BACK_S):
+            self._given_back = True
+            self._turn.release()
+        self._given_back = True
 
     def _here(self) -> AbstractContextManager[Any]:
         """Streams and graphs belong to the current device, which for a new thread is the first one."""
@@ -126,7 +172,7 @@ class TorchPolicy:
         elif self._initial_state is None:
             returned = self._run(self._staging.collate(observations))
         else:
-            states = stacked([request.session.state for request in requests], self._device)
+            states = stacked([request.session.state for request in requests], self._device, self._dtype)
             returned, states = _two(self._run(self._staging.collate(observations), states))
         if not isinstance(returned, torch.Tensor) or returned.ndim < 1 or len(returned) != len(requests):
             shape = tuple(returned.shape) if isinstance(returned, torch.Tensor) else type(returned).__name__
@@ -205,6 +251,16 @@ def _fast(module: torch.nn.Module, config: EvalConfig, device: torch.device) -> 
     if hasattr(module, "initial_state"):
         raise UsageError("a recurrent module cannot be captured: leave cuda_graphs out of its spec")
     return Graphed(module)
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Room for all sizes of a padded batch: past torch's limit of 8 shapes a module runs as it was written, with other
+    rounding, and which shape that is depends on the order in which they came."""
+    config: Any = importlib.import_module("torch._dynamo.config")
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    with config.patch({limit: max(SHAPES, getattr(config, limit))}):
+        yield
 
 
 @contextmanager

@@ -67,6 +67,7 @@ class PolicyTiming(Struct, frozen=True, kw_only=True):
     """Where the policy's time went, in seconds. What is None the policy did not tell."""
 
     batches: dict[int, BatchTiming]  # by batch size
+    batch_limit: int | None  # most decisions a batch that memory left room for, where it ran out
     idle_s: float  # nobody asked
     collate_s: float | None  # observations into batches, in the host's memory
     copy_s: float | None  # those to the device

@@ -43,6 +43,8 @@ class PolicyContract:
             assert isinstance(spec, PolicySpec), f"spec is {spec!r}"
             assert spec.n_obs_steps >= 1, f"n_obs_steps is {spec.n_obs_steps}"
             assert spec.chunk_size >= 1, f"chunk_size is {spec.chunk_size}"
+            assert spec.calls >= 1, f"calls is {spec.calls}"
+            assert spec.max_batch is None or spec.max_batch >= 1, f"max_batch is {spec.max_batch}"
             assert spec.n_action_steps is None or spec.n_action_steps >= 1, "n_action_steps is below 1"
 
     def test_every_request_gets_one_chunk_that_can_be_executed(self) -> None:
@@ -142,6 +144,7 @@ class PolicyContract:
             options=dict(self.options),
             workers=workers,
             max_batch=max_batch,
+            max_wait_ms=0.0 if max_batch == 1 else 20.0,  # so that quick policies see batches too
             device="cpu",
         )
 

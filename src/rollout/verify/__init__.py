@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Cause", "Difference", "Setting", "Unmeasured", "Verdict", "verify"]
 
 EPISODES, MAX_BATCH, MAX_WAIT_MS = 2, 8, 50.0
+WEAK_BATCH = 1.5  # a mean below this proves little about batches
 REFUSED = ("out", "resume", "shard", "video")
 
 
@@ -78,6 +79,7 @@ def _verdict(policy: str, config: EvalConfig, alone: Sample, together: Sample) -
     )
     return Verdict(
         equal=not differences and not unmeasured,
+        weak=(together.setting.mean_batch or 0.0) < WEAK_BATCH,
         policy=policy,
         targets=config.targets,
         tasks=len(alone.report.summary.tasks),

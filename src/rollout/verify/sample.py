@@ -8,13 +8,13 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from rollout.api import Engine
+from rollout.api import Engine, opened_policy
 from rollout.config import DisplayName, EvalConfig
 from rollout.display.base import Counters, RunPlan
 from rollout.display.select import GuardedDisplay, create_display
 from rollout.envs.registry import resolve
 from rollout.errors import UsageError
-from rollout.policies.load import as_policy, policy_name
+from rollout.policies.load import policy_name
 from rollout.results.journal import Actions, Key, read_actions
 from rollout.results.report import Report
 from rollout.types import EpisodeResult
@@ -46,11 +46,10 @@ async def measure(policy: Any, config: EvalConfig, display: DisplayName) -> Samp
     """
     shown = _Titled(display, f"{policy_name(policy)}, {_batches(config)}")
     with TemporaryDirectory(prefix="rollout-verify-", ignore_cleanup_errors=True) as out:
-        async with Engine(config) as engine:
-            with as_policy(policy, config) as adapted:
-                _check(adapted.spec.families, config, policy_name(policy))
-                witness = Witness(adapted)
-                report = await engine.evaluate(witness, display=shown, out=out)
+        async with Engine(config) as engine, opened_policy(policy, config) as adapted:
+            _check(adapted.spec.families, config, policy_name(policy))
+            witness = Witness(adapted)
+            report = await engine.evaluate(witness, display=shown, out=out)
         return Sample(report, read_actions(out), witness.sights, _setting(config, report))
 
 

@@ -13,8 +13,6 @@ __all__ = ["Setting", "Unmeasured", "Verdict", "Which"]
 Which: TypeAlias = Literal["alone", "together"]
 """One worker and batches of one; several of both."""
 
-WEAK_BATCH = 1.5  # a mean below this proves little about batches
-
 
 class Setting(Struct, frozen=True, kw_only=True):
     """One way to execute the sample, and what it took."""
@@ -41,6 +39,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """What `verify` found."""
 
     equal: bool  # every episode was measured twice, with the same digest
+    weak: bool  # too few decisions shared a batch for this to say much about batches
     policy: str
     targets: tuple[str, ...]
     tasks: int
@@ -50,8 +49,3 @@ class Verdict(Struct, frozen=True, kw_only=True):
     deterministic: bool | Literal["auto"]
     differences: tuple[Difference, ...]  # in the plan's order
     unmeasured: tuple[Unmeasured, ...]
-
-    @property
-    def weak(self) -> bool:
-        """Whether too few decisions shared a batch for this to say much about batches."""
-        return self.together.mean_batch is None or self.together.mean_batch < WEAK_BATCH
