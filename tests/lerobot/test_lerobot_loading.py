@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +80,31 @@ def test_loading_prints_nothing(act: Path, capfd: pytest.CaptureFixture[str]) ->
     with opened(act):
         pass
     assert capfd.readouterr() == ("", "")
+
+
+def test_loads_at_the_same_time_leave_what_other_threads_print_and_log(
+    act: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    before, handlers, lines = sys.stdout, logging.getLogger().handlers[:], 0
+    caplog.set_level(logging.INFO)
+
+    def load() -> None:
+        with opened(act):
+            pass
+
+    with ThreadPoolExecutor(2) as threads:
+        loads = [threads.submit(load) for _ in range(4)]
+        while lines == 0 or wait(loads, timeout=0.005).not_done:
+            print(f"line {lines}")
+            logging.getLogger("other").info("line %d", lines)
+            lines += 1
+        for done in loads:
+            done.result()
+    expected = [f"line {line}" for line in range(lines)]
+    assert capsys.readouterr().out.splitlines() == expected
+    assert [record.getMessage() for record in caplog.records if record.name == "other"] == expected
+    assert sys.stdout is before
+    assert logging.getLogger().handlers == handlers
 
 
 def test_settings_of_the_policy_are_taken_from_the_command_line(checkpoint: Callable[[str], Path]) -> None:
@@ -249,10 +277,32 @@ def test_a_checkpoint_of_another_kind_or_version_is_told(copied: Path) -> None:
     assert "cannot be read" in refused(copied)
 
 
-def test_a_checkpoint_from_before_processors_is_told_how_to_be_migrated(copied: Path) -> None:
-    for file in copied.glob("policy_*.json"):
+def test_a_checkpoint_without_processors_is_told_what_it_lacks(copied: Path) -> None:
+    for file in copied.glob("policy_*"):
         file.unlink()
-    assert "migrate_policy_normalization" in refused(copied)
+    line = refused(copied)
+    assert f"{copied} has no policy_preprocessor.json" in line
+    assert "migrate" not in line
+
+
+@pytest.mark.parametrize(
+    "name", ["normalize_inputs.buffer_observation_state.mean", "unnormalize_outputs.x.std"]
+)
+def test_a_checkpoint_from_before_processors_is_told_how_to_be_migrated(copied: Path, name: str) -> None:
+    import importlib.util
+
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(copied / "model.safetensors")
+    save_file({**weights, name: torch.zeros(3)}, copied / "model.safetensors")
+    for file in copied.glob("policy_*"):
+        file.unlink()
+    line = refused(copied)
+    module = line.partition("python -m ")[2].split()[0]
+    assert module == "lerobot.processor.migrate_policy_normalization"
+    assert importlib.util.find_spec(module) is not None
+    assert line.endswith(f"--pretrained-path {copied}")
 
 
 def test_weights_that_are_missing_or_of_other_shapes_are_never_random_ones(

@@ -86,6 +86,39 @@ def test_nothing_of_an_episode_stays_in_the_policy(name: str, checkpoint: Callab
         np.testing.assert_array_equal(again, policy.infer(asking.requests))
 
 
+@pytest.mark.parametrize(
+    ("name", "mixes"), [("smolvla", False), ("act, the whole chunk", True), ("pi0", True)]
+)
+def test_forwards_of_fixed_rows_mix_no_instructions_that_are_padded_to_the_longest(
+    name: str, mixes: bool, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[list[str]] = []
+    with opened(checkpoint(name)) as counting:
+        asking, policy = Asking(counting), counting._policy
+        rollout.run(asking, TARGET, episodes=3, workers=1, device="cpu", n_action_steps=2)
+        texts = ["push", "push the point about", "push", "the point", "push", "push", "push"]
+        requests = [
+            Request(
+                each.episode, each.task, each.decision, each.step, None, {**each.observation, "task": text}
+            )
+            for each, text in zip(asking.requests, texts, strict=False)
+        ]
+        alone = [policy.infer([request])[0] for request in requests]
+        forward = policy._forward
+
+        def noting(requests: list[Request]) -> Any:
+            tasks.append([request.observation["task"] for request in requests])
+            return forward(requests)
+
+        monkeypatch.setattr(policy, "_forward", noting)
+        monkeypatch.setattr(policy, "_rows", 4)  # as on a GPU, where it is 8
+        together = policy.infer(requests)
+    assert len(requests) == len(texts)
+    assert [len(each) for each in tasks] == [4] * (2 if mixes else 4)
+    assert any(len(set(each)) > 1 for each in tasks) is mixes
+    np.testing.assert_allclose(together, alone, rtol=0.0, atol=1e-5)
+
+
 def test_a_longer_part_of_the_chunk_than_the_checkpoints_can_be_executed(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:

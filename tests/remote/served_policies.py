@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from rollout import PolicySpec, Request
-from rollout.spaces import rebuild
+from rollout.spaces import Fields, rebuild
 from rollout.values import pack
 
 STATE = "observation.state"
@@ -118,6 +118,55 @@ class Echoing:
         )
         request.session.seed(int.from_bytes(blake2b(seen, digest_size=4).digest(), "little"))
         return request.session.sample()
+
+
+class Compared(Plain):
+    """Compares its actions with the robot's, unless nobody says what those are."""
+
+    def open_session(self, episode: Any, task: Any) -> None:
+        assert task.action_space == Fields(())
+        assert task.observation_space == {}
+
+
+class Single(Plain):
+    """Moves one joint."""
+
+    def infer(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        return [chunk[:, :1] for chunk in super().infer(requests)]
+
+
+class Broken(Single):
+    """Its second action is no number, or infinite where it is told to go far."""
+
+    def infer(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        chunks = super().infer(requests)
+        for request, chunk in zip(requests, chunks, strict=True):
+            chunk[1:] = np.inf if request.observation["task"] == "far" else np.nan
+        return chunks
+
+
+class Roomy(Plain):
+    """Has memory for `room` requests at once, and remembers how many it has answered."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._room = room
+        self.sizes: list[int] = []
+
+    def infer(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        if len(requests) > self._room:
+            raise MemoryError("no room")
+        self.sizes.append(len(requests))
+        return super().infer(requests)
+
+
+class Loading(Single):
+    """Says on the pipe `at` that it loads, then waits until something is written into it."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        Path(at).write_text("loading")
+        Path(at).read_text()
 
 
 class Failing(Plain):

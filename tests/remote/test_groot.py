@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -185,6 +185,85 @@ def test_a_server_that_dies_and_comes_back_is_asked_again_without_waiting_for_th
     assert [each["rows"] for each in server.asked("get_action")] == [3, 3]
 
 
+def test_a_server_behind_a_forwarded_port_is_waited_for_while_it_is_away(serve: Serve) -> None:
+    with serve() as server, Forwarder(server) as port, policy(port.spec, timeout_s=30) as groot:
+        groot.infer(ask(ROWS[0]))
+        port.hang_up(times=12)
+        np.testing.assert_allclose(groot.infer(ask(*ROWS)), expected(*ROWS), atol=1e-6)
+    assert port.refused == 12
+    assert [each["rows"] for each in server.asked("get_action")] == [1, 3]
+
+
+def test_a_server_behind_a_forwarded_port_that_stays_away_is_given_up(serve: Serve) -> None:
+    with serve() as server, Forwarder(server) as port, policy(port.spec, timeout_s=1) as groot:
+        port.hang_up(times=10**6)
+        began = time.monotonic()
+        with pytest.raises(PolicyError, match=r"gave no answer to get_action: nothing came within 1 s"):
+            groot.infer(ask(ROWS[0]))
+        assert 2 < time.monotonic() - began < 10
+
+
+class Forwarder:
+    """A port whose connections go on to another one, as `ssh -L` has it: it accepts before it knows of a server."""
+
+    def __init__(self, server: Served) -> None:
+        self.refused = 0
+        self._to, self._left = int(server.spec.rpartition(":")[2]), 0
+        self._ends: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Forwarder:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.spec = f"gr00t:tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._break()
+        for thread in self._threads:
+            thread.join(10)
+        for each in (self._listener, *self._ends):
+            each.close()
+
+    def hang_up(self, times: int) -> None:
+        """On those who are connected, and the next `times` who will."""
+        self._left = times
+        self._break()
+
+    def _break(self) -> None:
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._left:
+                self._left, self.refused = self._left - 1, self.refused + 1
+                client.close()
+                continue
+            server = socket.create_connection(("127.0.0.1", self._to))
+            self._ends += [client, server]
+            self._start(self._carry, client, server)
+            self._start(self._carry, server, client)
+
+    def _start(self, what: Callable[..., None], *ends: socket.socket) -> None:
+        self._threads.append(threading.Thread(target=what, args=ends))
+        self._threads[-1].start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.mark.parametrize(
     ("behaviour", "says"),
     [
@@ -300,11 +379,20 @@ def test_wrong_arguments_are_one_line(serve: Serve, arguments: dict[str, Any], s
 
 @pytest.mark.parametrize(
     "locator",
-    ["127.0.0.1:5555", "tcp://127.0.0.1", "tcp://h:99999", "http://h:1", "tcp://h:1/x", "tcp://u:p@h:1"],
+    ["127.0.0.1:5555", "tcp://127.0.0.1", "tcp://h:99999", "http://h:1", "tcp://h:1/x"],
 )
 def test_a_locator_of_another_form_is_one_line(locator: str) -> None:
     with pytest.raises(UsageError, match="gr00t:tcp://HOST:PORT"), policy(f"gr00t:{locator}"):
         pass
+
+
+@pytest.mark.parametrize(
+    "locator", ["tcp://u:secret@h:1", "u:secret@h:1", "tcp://h:1?secret", "tcp://h:1#secret"]
+)
+def test_a_locator_that_may_hold_a_password_is_not_shown(locator: str) -> None:
+    with pytest.raises(UsageError, match="as GR00T_API_TOKEN") as caught, policy(f"gr00t:{locator}"):
+        pass
+    assert "secret" not in str(caught.value)
 
 
 def test_a_server_that_tells_nothing_of_its_modalities_is_refused(serve: Serve) -> None:

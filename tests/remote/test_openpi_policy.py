@@ -145,7 +145,7 @@ def test_a_request_that_was_lost_is_sent_again(openpi_path: str, seen: Path) -> 
 
 
 def test_a_server_that_is_gone_is_blamed(openpi_path: str) -> None:
-    with upstream(openpi_path, "echo") as server, policy(server.url) as made:
+    with upstream(openpi_path, "echo") as server, policy(server.url, timeout_s=1) as made:
         made.infer([request(libero_observation())])
         server.end()
         with pytest.raises(PolicyError, match="nothing listens there"):
@@ -253,6 +253,9 @@ def test_the_api_key_reaches_the_server_and_nothing_else(
         ("ws://127.0.0.1:99999", "not a URL: Port out of range"),
         ("ws://user:secret@127.0.0.1:8000", "an API key in the environment as OPENPI_API_KEY"),
         ("ws://127.0.0.1:8000?key=secret", "an API key in the environment as OPENPI_API_KEY"),
+        ("ws://user:secret@127.0.0.1:99999", "an API key in the environment as OPENPI_API_KEY"),
+        ("user:secret@127.0.0.1:80", "an API key in the environment as OPENPI_API_KEY"),
+        ("127.0.0.1:80#secret", "an API key in the environment as OPENPI_API_KEY"),
         ("ws://127.0.0.1:1", "nothing listens there"),
         ("ws://there-is-no-such-host.invalid:1", "there is no such host"),
     ],

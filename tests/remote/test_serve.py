@@ -9,7 +9,7 @@ import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 from openpi_peers import DEADLINE_S, ROLLOUT, TASK, Peer, openpi_client, request, search_path, serving
-from served_policies import Wandering
+from served_policies import Dying, Wandering
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -33,6 +33,7 @@ from rollout.values import pack
 
 KEY = "sesame-1234"
 CONFIG = rollout.EvalConfig.create(targets=("gym:Pendulum-v1",))
+FIRST: dict[str, Any] = {"n_action_steps": 1, "episodes": 2}
 PENDULUM: dict[str, Any] = {"targets": "gym:Pendulum-v1", "episodes": 6, "horizon": 40}
 
 
@@ -109,6 +110,25 @@ def test_openpis_client_sees_the_policys_traceback(openpi_path: str, plain: Peer
 def test_openpis_client_is_told_what_the_policy_reads(openpi_path: str, plain: Peer) -> None:
     _, error = openpi_client(openpi_path, plain.url, {"observation/position": [1.0], "prompt": "go"})
     assert "reads observation.state, and the request has observation/position, task" in error
+
+
+def test_openpis_client_is_served_by_a_policy_that_compares_spaces(openpi_path: str) -> None:
+    with serving("served_policies:Compared") as server:
+        _, reply = openpi_client(openpi_path, server.url, {"observation/state": [1.0], "prompt": "go"})
+    assert reply["actions"] == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize("prompt", ["go", "far"])
+def test_openpis_client_gets_no_actions_that_are_not_finite(openpi_path: str, prompt: str) -> None:
+    message = {"observation/state": [1.0], "prompt": prompt}
+    with serving("served_policies:Broken") as server:
+        _, error = openpi_client(openpi_path, server.url, message)
+    assert "the policy's action chunk has numbers that are not finite" in error
+
+
+def test_our_client_may_get_numbers_that_it_does_not_execute() -> None:
+    with serving("served_policies:Broken") as server:
+        assert digests(f"openpi:{server.url}", **FIRST) == digests("served_policies:Broken", **FIRST)
 
 
 def test_names_of_observations_can_be_mapped(openpi_path: str) -> None:
@@ -249,7 +269,7 @@ def test_a_server_that_is_started_again_is_found_again_unless_the_policy_remembe
     options = [f"--policy-arg={key}={json.dumps(value)}" for key, value in arguments.items()]
     with (
         serving("served_policies:Dying", *options) as server,
-        as_policy(f"openpi:{server.url}", CONFIG) as policy,
+        as_policy(f"openpi:{server.url}", CONFIG.replaced(policy_args={"timeout_s": 1})) as policy,
     ):
         session = policy.open_session(request({}).episode, TASK)
         state = {"observation.state": np.ones(3, np.float32)}
@@ -258,13 +278,51 @@ def test_a_server_that_is_started_again_is_found_again_unless_the_policy_remembe
         with pytest.raises(PolicyError, match=r"connection was lost .*nothing listens there"):
             policy.infer([request(state, session, 5)])
         assert server.process.wait(DEADLINE_S) == 9
-        with serving("served_policies:Dying", *options, port=server.port):
+        with (
+            serving("served_policies:Dying", *options, port=server.port),
+            as_policy(f"openpi:{server.url}", CONFIG),  # it answers by now
+        ):
             if remembers:
                 with pytest.raises(PolicyError, match="no longer knows this episode"):
                     policy.infer([request(state, session, 5)])
             else:
                 [chunk] = policy.infer([request(state, session, 5)])
                 assert chunk.tolist() == [[1.0]]
+
+
+def test_a_run_goes_on_when_its_server_is_back(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    options = ["--policy-arg=at=20", f"--policy-arg=once={once}"]
+    with serving("served_policies:Dying", *options) as server, ThreadPoolExecutor(1) as runs:
+        run = runs.submit(digests, f"openpi:{server.url}", workers=2)
+        assert server.process.wait(DEADLINE_S) == 9
+        assert not wait([run], 2.5).done  # more than three tries in a row would take
+        with serving("served_policies:Dying", *options, port=server.port):
+            found = run.result(DEADLINE_S)
+    assert found == digests(Dying(20, str(once)), workers=1)
+
+
+@pytest.mark.parametrize("key", [KEY, "another"])
+def test_a_key_that_a_new_server_refuses_is_not_tried_again(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    option = ("--api-key-env", "SERVER_KEY")
+    monkeypatch.setenv("OPENPI_API_KEY", KEY)
+    with (
+        serving("served_policies:Plain", *option, SERVER_KEY=KEY) as server,
+        as_policy(f"openpi:{server.url}", CONFIG) as policy,
+    ):
+        server.end()
+        with serving("served_policies:Plain", *option, port=server.port, SERVER_KEY=key) as again:
+            session = policy.open_session(request({}).episode, TASK)
+            asked = [request({"observation.state": np.ones(3, np.float32)}, session)]
+            if key == KEY:
+                assert len(policy.infer(asked)) == 1
+                return
+            with pytest.raises(PolicyError, match="refused the API key"):
+                policy.infer(asked)
+            again.end()
+            assert "connections: 0" in again.stderr
 
 
 def test_another_policy_at_the_same_address_is_not_taken_for_the_first() -> None:
@@ -433,10 +491,35 @@ def test_a_port_that_is_taken_is_one_line(plain: Peer) -> None:
     )
 
 
+def test_a_port_is_taken_as_soon_as_a_policy_begins_to_load_and_clients_wait_for_it(tmp_path: Path) -> None:
+    at = tmp_path / "pipe"
+    os.mkfifo(at)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = ["served_policies:Loading", "--policy-arg", f"at={at}", "--port", str(port)]
+    command, environ = [ROLLOUT, "serve", "--policy", *arguments], {**os.environ, "PYTHONPATH": search_path()}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as first:
+        try:
+            assert at.read_text() == "loading"
+            done = run_serve("served_policies:Plain", "--port", str(port))
+            with ThreadPoolExecutor(1) as clients:
+                client = clients.submit(lambda: digests(f"openpi:ws://127.0.0.1:{port}", **FIRST))
+                assert not wait([client], 0.5).done
+                at.write_text("go on")
+                found = client.result(DEADLINE_S)
+        finally:
+            first.kill()
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"rollout: cannot listen at 127.0.0.1:{port}: Address already in use")
+    assert done.stderr.count("\n") == 1
+    assert found == digests("served_policies:Single", **FIRST)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("served_policies:Nope",), "has no 'Nope'"),
+        (("random", "--target", "metawrld:mt10"), "did you mean 'metaworld:mt10'"),
         (("random", "--host", "there-is-no-such-host.invalid"), "--host there-is-no-such-host.invalid:"),
         (
             ("random", "--api-key-env", "NO_SUCH_KEY"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,10 +10,12 @@ import pytest
 from openpi_peers import TASK, request
 
 from rollout.errors import ProtocolError
+from rollout.policies.lerobot_keys import wanted_keys
 from rollout.policies.offer import Asked, Opening
 from rollout.serve.options import Serving
 from rollout.serve.sessions import Presence, Sessions
 
+OPTIONS: dict[str, Any] = {"policy": "random", "api_key_env": None, "max_frame_mb": 1, "observation": ()}
 OPENING = msgspec.Raw(msgspec.msgpack.encode(Opening(request({}).episode, TASK)))
 
 
@@ -103,7 +106,25 @@ def test_a_client_has_left_with_its_last_connection() -> None:
 def test_a_server_that_strangers_reach_without_a_key_is_exposed(
     host: str, key: bytes | None, exposed: bool
 ) -> None:
-    options: dict[str, Any] = {"policy": "random", "api_key_env": None, "max_frame_mb": 1, "observation": ()}
-    serving = Serving.create(host=host, port=0, **options)
+    serving = Serving.create(host=host, port=0, **OPTIONS)
     serving.key = key
     assert serving.is_exposed is exposed
+
+
+@pytest.mark.parametrize(
+    ("targets", "key"),
+    [
+        ((), "observation.images.image"),
+        (("metaworld:mt10",), "observation.images.corner2"),
+        (("metaworld:mt10", "metaworld:mt50"), "observation.images.corner2"),
+        (("libero:spatial",), "observation.images.image"),
+    ],
+)
+def test_a_policys_keys_are_those_of_the_targets_that_its_clients_run(
+    targets: tuple[str, ...], key: str
+) -> None:
+    config = Serving.create(host="127.0.0.1", port=0, target=targets, **OPTIONS).config
+    picture = SimpleNamespace(type="VISUAL", shape=(3, 480, 480))
+    [wanted] = wanted_keys({"observation.image": picture}, {}, {}, (), config, empty_cameras=False)
+    assert wanted.key == key
+    assert len(config.targets) > 1  # or a module would settle on the keys of whom it serves first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from importlib import import_module
+from struct import unpack_from
 from threading import Event, Lock
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -32,12 +33,17 @@ class Address:
 
     def __init__(self, locator: str) -> None:
         """Raises `UsageError` where `locator` is of another form."""
+        if any(mark in locator for mark in "@?#"):  # before anything of it is shown
+            raise UsageError(
+                "policy gr00t: give gr00t:tcp://HOST:PORT alone, and a token in the environment as GR00T_API_TOKEN: "
+                "a run's record holds the address"
+            )
         try:
             parts = urlsplit(locator)
             host, port = parts.hostname, parts.port
         except ValueError:
             host = port = None
-        if not host or not port or locator != f"tcp://{parts.netloc}" or "@" in locator:
+        if not host or not port or locator != f"tcp://{parts.netloc}":
             raise UsageError(f"policy gr00t: {locator!r} is no server: give gr00t:tcp://HOST:PORT")
         self.host, self.port, self.url = host, port, locator
         self.ipv6 = ":" in host
@@ -59,7 +65,8 @@ class GrootClient:
         self._zmq: Any = import_module("zmq")
         self._context = self._zmq.Context()
         self._socket: Any = None  # REQ
-        self._monitor: Any = None  # tells when its connection is lost
+        self._monitor: Any = None  # tells what becomes of its connection
+        self._spoke = self._lost = False  # the server on it; it, after that
         self._turn, self._closing = Lock(), Event()
         self.arrays: ArrayForm = "npy"
 
@@ -118,7 +125,7 @@ class GrootClient:
             while (left := ends - time.monotonic()) > 0 and not self._closing.is_set():
                 if self._socket.poll(min(left, SLICE_S) * 1e3):
                     return self._socket.recv(), ""
-                if self._monitor.poll(0) and not self._socket.poll(0):
+                if self._hung_up() and not self._socket.poll(0):
                     most = f"max_message_mb={self._max_bytes / MEGABYTE:g}"
                     return None, f"it hung up: it ended, or its answer has more than {most}"
         except self._zmq.ZMQError as exc:
@@ -126,7 +133,7 @@ class GrootClient:
         return None, "" if self._closing.is_set() else f"nothing came within {timeout_s:g} s"
 
     def _connected(self) -> Any:
-        if self._monitor is not None and self._monitor.poll(0):
+        if self._socket is not None and self._hung_up():
             self._disconnect()  # it was lost while nothing was asked
         if self._socket is None:
             self._connect()
@@ -138,9 +145,25 @@ class GrootClient:
         socket.ipv6 = self._ipv6
         socket.rcvtimeo = socket.sndtimeo = round(self._timeout_s * 1e3)
         socket.maxmsgsize = self._max_bytes  # more ends the connection, before anything is allocated
-        self._socket, self._monitor = socket, socket.get_monitor_socket(self._zmq.EVENT_DISCONNECTED)
+        events = self._zmq.EVENT_HANDSHAKE_SUCCEEDED | self._zmq.EVENT_DISCONNECTED
+        self._socket, self._monitor = socket, socket.get_monitor_socket(events)
+        self._spoke = self._lost = False
         self._monitor.linger = 0
         socket.connect(self.where)
+
+    def _hung_up(self) -> bool:
+        """Whether the server ended a connection on which it had spoken.
+
+        One that ends before is a proxy's (`ssh -L`, a container's port) whose server is away: nothing was sent, and
+        ZeroMQ tries again by itself, as it does where nobody listens.
+        """
+        while self._monitor.poll(0):
+            event = unpack_from("=H", self._monitor.recv_multipart()[0])[0]
+            if event == self._zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._spoke = True
+            elif event == self._zmq.EVENT_DISCONNECTED:
+                self._lost |= self._spoke
+        return self._lost
 
     def _disconnect(self) -> None:
         if self._socket is not None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import logging
 import re
+import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -20,11 +19,16 @@ from msgspec import Struct
 from rollout.config import nearest
 from rollout.errors import UsageError
 from rollout.policies.lerobot_files import CONFIG, WEIGHTS, digest, find_folder, read_json
+from rollout.policies.lerobot_output import overheard
 
 __all__ = ["Checkpoint", "load_checkpoint", "require_lerobot"]
 
 PREPROCESSOR: Final = "policy_preprocessor.json"
 DEVICE_STEP: Final = "device_processor"
+
+STATISTICS: Final = re.compile(r"(un)?normalize[_.]|(in|out)put_normalizer\.")
+"""Weights of a policy that normalises by itself, as all did before there were processors (the prefixes are those in
+LeRobot's processor/migrate_policy_normalization.py)."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "gaussian_actor": "it predicts no action chunks",
@@ -76,7 +80,7 @@ def load_checkpoint(
     """
     require_lerobot()
     folder = find_folder(locator, revision)
-    with _quiet() as said:
+    with overheard() as said:
         settings = _settings(folder, {**overrides, "device": str(device)})
         if compiled:
             _ask_to_compile(settings)
@@ -98,20 +102,6 @@ def load_checkpoint(
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
-
-
-@contextmanager
-def _quiet() -> Iterator[io.StringIO]:
-    """Keep what LeRobot prints and logs while it loads: standard output may be a stream of our events."""
-    said = io.StringIO()
-    handler, root = logging.StreamHandler(said), logging.getLogger()
-    others = root.handlers[:]
-    root.handlers[:] = [handler]
-    try:
-        with redirect_stdout(said):
-            yield said
-    finally:
-        root.handlers[:] = others
 
 
 def _settings(folder: Path, overrides: Mapping[str, Any]) -> Any:
@@ -233,14 +223,30 @@ def _processors(folder: Path, settings: Any, device: torch.device) -> tuple[Any,
             preprocessor_overrides={DEVICE_STEP: {"device": str(device)}} if moves else {},
         )
     except ProcessorMigrationError as exc:
-        raise UsageError(
-            f"{folder} was saved before LeRobot had processors; run: {exc.migration_command}"
-        ) from exc
+        raise UsageError(_without_processors(folder)) from exc
     except ImportError as exc:
         raise UsageError(_missing_extra(settings.type, exc)) from exc
     except Exception as exc:  # a step that is not known, a tokenizer that cannot be fetched
         raise UsageError(f"{folder}: its processors cannot be loaded: {_first_line(exc)}") from exc
     return found
+
+
+def _without_processors(folder: Path) -> str:
+    """LeRobot takes every checkpoint without them for an old one."""
+    from safetensors import safe_open
+
+    with safe_open(folder / WEIGHTS, "pt") as saved:
+        old = any(STATISTICS.match(name) for name in saved.keys())  # noqa: SIM118  it is no dict
+    if not old:
+        return (
+            f"{folder} has no {PREPROCESSOR}: call save_pretrained of the policy's pre- and postprocessor "
+            "with the same folder, too"
+        )
+    # LeRobot's own line names a path in its repository, which a wheel does not have.
+    return (
+        f"{folder} was saved before LeRobot had processors; to write {folder}_migrated, which has them, run: "
+        f"python -m lerobot.processor.migrate_policy_normalization --pretrained-path {shlex.quote(str(folder))}"
+    )
 
 
 def _saved_names(preprocessor: Any) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ Cutting the chunk and averaging chunks are the engine's, and noise is each decis
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
@@ -66,6 +66,8 @@ class LoadedPolicy:
         self._rows = rows_at_once(settings.type, rows)
         resizes = settings.type not in EXACT_SIZE or getattr(settings, "resize_shape", None) is not None
         self._sized = not (any_size or resizes)
+        steps = checkpoint.preprocessor.steps
+        self._pads_to_longest = any(getattr(step, "padding", "max_length") != "max_length" for step in steps)
         self._whole = all(type(step).__name__ in WHOLE for step in checkpoint.postprocessor.steps)
 
     @classmethod
@@ -122,7 +124,20 @@ class LoadedPolicy:
 
     def infer(self, requests: Sequence[Request]) -> Sequence[np.ndarray]:
         """One chunk a request, float32 (chunk_size, action_dim), with one forward for all or one for each block."""
-        return in_blocks(requests, self._rows, self._forward)
+        chunks: dict[int, np.ndarray] = {}
+        for group in self._groups(requests):
+            chunks.update(zip(map(id, group), in_blocks(group, self._rows, self._forward), strict=True))
+        return [chunks[id(request)] for request in requests]
+
+    def _groups(self, requests: Sequence[Request]) -> Iterable[Sequence[Request]]:
+        """Those that may share a block: text that is padded to the longest of a block makes rows depend on the others,
+        though all blocks have the same number of rows."""
+        if self._rows is None or not self._pads_to_longest:
+            return [requests]
+        groups: dict[str, list[Request]] = {}
+        for request in requests:
+            groups.setdefault(request.observation["task"], []).append(request)
+        return groups.values()
 
     @torch.inference_mode()
     def _forward(self, requests: Sequence[Request]) -> np.ndarray:

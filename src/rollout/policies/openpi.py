@@ -236,6 +236,11 @@ def _arguments(given: Mapping[str, Any]) -> Arguments:
 
 def _checked_url(locator: str) -> str:
     """The URL, which has nothing in it that a record must not hold."""
+    if any(mark in locator for mark in "@?#"):  # before anything of it is shown
+        raise UsageError(
+            "policy openpi: give ws://HOST:PORT or wss://HOST:PORT alone, and an API key in the environment as "
+            f"{KEY_VARIABLE}: a run's record holds the URL"
+        )
     if "://" not in locator:
         raise UsageError(f"policy 'openpi:{locator}': give a URL, e.g. openpi:ws://{locator}")
     try:
@@ -243,11 +248,6 @@ def _checked_url(locator: str) -> str:
         port = parts.port
     except ValueError as exc:
         raise UsageError(f"policy 'openpi:{locator}': not a URL: {exc}") from exc
-    if parts.username is not None or parts.query or parts.fragment:
-        raise UsageError(
-            f"policy openpi: give {parts.scheme}://HOST:PORT alone, and an API key in the environment as "
-            f"{KEY_VARIABLE}: a run's record holds the URL"
-        )
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
         raise UsageError(f"policy 'openpi:{locator}': give ws://HOST:PORT, or wss://HOST:PORT for TLS")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname

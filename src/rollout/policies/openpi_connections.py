@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,10 @@ from rollout.policies.openpi_wire import unpacked
 __all__ = ["Connections", "Link", "NoServer"]
 
 PAUSES_S: Final = (0.2, 1.0)  # before the second and the third try
+AWAY_PAUSE_S: Final = 1.0  # between looks for a server that is away
 CLOSE_S: Final = 1.0  # upstream's server answers nothing, a closing handshake neither, while it infers
+REFUSED: Final = (401, 403)  # HTTP's, for a key that is wrong
+NOBODY_BEHIND: Final = (502, 503, 504)  # a proxy's, for a server that is away
 TOO_BIG: Final = 1009  # RFC 6455's code for a message over a peer's limit
 
 # Websockets writes headers, the API key among them, to its log at level DEBUG, whatever level an application sets.
@@ -37,13 +41,42 @@ class NoServer(Exception):
     """No connection to a policy server; the message says why in one line."""
 
 
+class ServerAway(NoServer):
+    """Nobody listens, or what listens has no server behind it: it may be starting again."""
+
+
+class KeyRefused(NoServer):
+    """The server wants another API key, and will at the next try."""
+
+
 class Link(Struct, frozen=True, kw_only=True):
     """Where the server is, and how long and how much is expected of it."""
 
     url: str
     connect_timeout_s: float
-    timeout_s: float  # until a request is answered
+    timeout_s: float  # until a request is answered, or a server that was there is back
     max_frame: int  # bytes that a frame from the server may have
+
+
+class Tries:
+    """How often a request is tried again, and how long a server that is away is waited for."""
+
+    def __init__(self, away_s: float) -> None:
+        self._away_s = away_s
+        self._pauses = iter(PAUSES_S)
+        self._gives_up: float | None = None  # `time.monotonic()`
+
+    def pause_s(self, exc: Exception) -> float | None:
+        """How long to wait after `exc` before the next try; None: there is none."""
+        if isinstance(exc, KeyRefused) or _too_big(exc):
+            return None
+        if not isinstance(exc, ServerAway):
+            return next(self._pauses, None)
+        now = time.monotonic()
+        if self._gives_up is None:
+            self._gives_up = now + self._away_s
+        left = self._gives_up - now
+        return min(AWAY_PAUSE_S, left) if left > 0 else None
 
 
 class Connections:
@@ -75,21 +108,21 @@ class Connections:
     def ask(self, frame: bytes) -> bytes | str:
         """What the server answers to `frame`: its own frame, or text where it failed.
 
-        A request has no effect but its answer, so one that went unanswered is sent again, twice at most. Raises
-        `PolicyError` where that does not help.
+        A request has no effect but its answer, so one that went unanswered is sent again, twice at most; a server that
+        is away is waited for. Raises `PolicyError` where that does not help.
         """
         take: Callable[[], ClientConnection] = self._take
-        reasons: list[str] = []
-        for pause_s in (*PAUSES_S, None):
+        tries, reasons = Tries(self._link.timeout_s), list[str]()
+        while True:
             try:
                 return self._exchange(take(), frame)
             except (ConnectionClosed, TimeoutError, NoServer) as exc:
                 reasons.append(self._reason(exc, frame))
-                if pause_s is None or _too_big(exc) or self._closed.wait(pause_s):
+                pause_s = tries.pause_s(exc)
+                if pause_s is None or self._closed.wait(pause_s):
                     told = "; then ".join(dict.fromkeys(reasons))
                     raise PolicyError(f"the policy server at {self._link.url}: {told}") from None
             take = self._fresh  # those that are idle may be as dead as this one
-        raise AssertionError("the last try returns or raises")
 
     def _exchange(self, connection: ClientConnection, frame: bytes) -> bytes | str:
         try:
@@ -132,7 +165,8 @@ class Connections:
         except BaseException as exc:
             self._drop(connection)
             if isinstance(exc, ConnectionClosed | TimeoutError | ProtocolError):
-                raise NoServer(
+                kind = ServerAway if isinstance(exc, ConnectionClosed) else NoServer
+                raise kind(
                     f"it does not speak openpi's protocol: no metadata came first ({exc or 'timed out'})"
                 ) from exc
             raise
@@ -151,7 +185,7 @@ class Connections:
                 logger=_LOG,
             ).__enter__()
         except (OSError, WebSocketException) as exc:
-            raise NoServer(_why(exc, timeout_s)) from exc
+            raise _kind(exc)(_why(exc, timeout_s)) from exc
 
     def _drop(self, connection: ClientConnection) -> None:
         """Close at once, without the closing handshake."""
@@ -161,6 +195,8 @@ class Connections:
         self._open.discard(connection)
 
     def _reason(self, exc: Exception, frame: bytes) -> str:
+        if isinstance(exc, ServerAway):
+            return f"{exc} (waited for {self._link.timeout_s:g} s at most: --policy-arg timeout_s=S)"
         if isinstance(exc, NoServer):
             return str(exc)
         if _too_big(exc):
@@ -194,6 +230,18 @@ def _is_local(url: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
+def _kind(exc: Exception) -> type[NoServer]:
+    if isinstance(exc, InvalidStatus):
+        status = exc.response.status_code
+        return KeyRefused if status in REFUSED else ServerAway if status in NOBODY_BEHIND else NoServer
+    if isinstance(
+        exc, InvalidMessage
+    ):  # one that hangs up instead of answering: what forwards a port, with no server
+        return ServerAway if isinstance(exc.__cause__, EOFError | ConnectionError) else NoServer
+    away = isinstance(exc, OSError | ConnectionClosed) and not isinstance(exc, TimeoutError | ssl.SSLError)
+    return ServerAway if away else NoServer
+
+
 def _why(exc: Exception, timeout_s: float) -> str:
     for kind, reason in REASONS.items():
         if isinstance(exc, kind):
@@ -204,7 +252,7 @@ def _why(exc: Exception, timeout_s: float) -> str:
 
 
 def _refused(status: int) -> str:
-    if status in (401, 403):
+    if status in REFUSED:
         return (
             f"it refused the API key, or asks for one (HTTP {status}): set OPENPI_API_KEY, or name another "
             "variable with --policy-arg api_key_env=NAME"

@@ -18,12 +18,13 @@ KINDS = "biufc"  # bool, integers, floats, complex; object, void and text dtypes
 def checked_array(dtype: Any, shape: Sequence[Any], data: Any) -> np.ndarray:
     """The array in `data` (bytes), as a read-only view. Raises `ProtocolError` where it is none, or one of objects."""
     try:
-        kind = np.dtype(dtype)
-        sizes = tuple(int(size) for size in shape)
+        kind, sizes = np.dtype(dtype), tuple(shape)
         if kind.kind not in KINDS or kind.hasobject:
             raise ProtocolError(f"an array of {kind.str!r}: only numbers are taken")
+        if any(type(size) is not int for size in sizes):
+            raise ProtocolError(f"an array of shape {str(list(sizes))[:80]}: sizes are whole numbers")
         if any(size < 0 for size in sizes) or prod(sizes) * kind.itemsize != len(data):
             raise ProtocolError(f"an array of {kind.str} and shape {sizes} in {len(data)} bytes")
         return np.frombuffer(data, kind).reshape(sizes)
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, OverflowError) as exc:
         raise ProtocolError(f"not an array: {exc}") from exc

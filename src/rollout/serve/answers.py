@@ -49,15 +49,15 @@ class Answers:
         if client is not None:
             self.presence.parted(client)
 
-    async def reply(self, request: Request) -> bytes:
-        """The frame that answers `request`. Raises `Failure`."""
+    async def reply(self, request: Request, *, finite: bool = False) -> bytes:
+        """The frame that answers `request`; with `finite`, one whose actions are. Raises `Failure`."""
         try:
-            return await self._decide(request)
+            return await self._decide(request, finite)
         except Exception as exc:
             failure = failed(exc)
         raise failure  # here, where it has no context
 
-    async def _decide(self, request: Request) -> bytes:
+    async def _decide(self, request: Request, finite: bool) -> bytes:
         began = time.perf_counter()
         forwarded: Forwarded = await self._batcher.decide(request)
         if forwarded.error is not None:
@@ -65,7 +65,7 @@ class Answers:
         total_ms = 1e3 * (time.perf_counter() - began)
         return packed(
             {
-                "actions": _array(forwarded.chunk),
+                "actions": _array(forwarded.chunk, finite),
                 "policy_timing": {"infer_ms": forwarded.infer_ms},
                 "server_timing": {"infer_ms": total_ms, "batch": forwarded.batch},
             }
@@ -95,7 +95,8 @@ class Client:
         message = unpacked(frame)
         if isinstance(message, dict) and ENTRY in message:
             return await self._answer_ours(asked(message[ENTRY]))
-        return await self._answers.reply(self._stranger.request(message))
+        # A client of ours checks what it executes, as it does with a policy in its process; a robot may not.
+        return await self._answers.reply(self._stranger.request(message), finite=True)
 
     def part(self) -> None:
         """The connection has ended."""
@@ -127,13 +128,15 @@ def _request(wanted: Asked, state: EpisodeState) -> Request:
     return Request(state.episode, state.task, wanted.decision, wanted.step, state.session, observation)
 
 
-def _array(chunk: Any) -> np.ndarray:
+def _array(chunk: Any, finite: bool) -> np.ndarray:
     try:
         array = np.asarray(chunk)
     except (TypeError, ValueError) as exc:
         raise _not_an_array(str(exc)) from None
     if array.dtype.kind not in "biuf":
         raise _not_an_array(f"dtype {array.dtype}")
+    if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise PolicyError("the policy's action chunk has numbers that are not finite")
     return array
 
 

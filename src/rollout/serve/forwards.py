@@ -8,10 +8,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from rollout.engine.forward import Forward
 from rollout.errors import PolicyError
 from rollout.policies.base import Request
 
-__all__ = ["Forwarded", "alike"]
+__all__ = ["Alike", "Forwarded"]
 
 Infer = Callable[[Sequence[Request]], Sequence[Any]]
 
@@ -25,26 +26,49 @@ class Forwarded(Struct, frozen=True):
     batch: int  # requests in the same forward
 
 
-def alike(infer: Infer) -> Callable[[Sequence[Request]], list[Forwarded]]:
+class Alike:
     """`infer`, called once for all requests of a batch whose observations have the same keys, shapes and dtypes.
 
     One evaluation renders 224x224 pictures and another 360x360: they share a server, and no batch. What a policy raises
     for one client's observations is that client's alone.
     """
 
-    def forward(requests: Sequence[Request]) -> list[Forwarded]:
+    def __init__(self, infer: Infer, note: Callable[[str], None] = lambda message: None) -> None:
+        """`note` is told what a user should know."""
+        self._infer, self._note = infer, note
+        self._fits: int | None = None  # requests of one form, where memory ran out
+
+    def __call__(self, requests: Sequence[Request]) -> list[Forwarded]:
         groups: dict[Any, list[int]] = {}
         for index, request in enumerate(requests):
             groups.setdefault(_form(request), []).append(index)
+        if len(groups) == 1:  # it may raise: the batcher asks for less where memory ran out
+            return _forward(self._infer, requests)
         found: dict[int, Forwarded] = {}
         for indices in groups.values():
-            asked = [requests[index] for index in indices]
-            # A batch of one form may raise: the batcher asks for less where memory ran out.
-            forwarded = _forward(infer, asked) if len(groups) == 1 else _guarded(infer, asked)
-            found.update(zip(indices, forwarded, strict=True))
+            for part in self._parts(indices):
+                found.update(zip(part, self._guarded([requests[index] for index in part]), strict=True))
         return [found[index] for index in range(len(requests))]
 
-    return forward
+    def _parts(self, indices: list[int]) -> list[list[int]]:
+        most = self._fits or len(indices)
+        return [indices[start : start + most] for start in range(0, len(indices), most)]
+
+    def _guarded(self, requests: Sequence[Request]) -> list[Forwarded]:
+        """In smaller forwards where memory runs out: here, as the batcher would ask the other forms again too."""
+        call = Forward(self._infer)(requests)
+        if call.fits is not None and (self._fits is None or call.fits < self._fits):
+            self._fits = call.fits
+            self._note(f"the policy ran out of memory: from now on at most {call.fits} decisions of one form")
+        if isinstance(call.error, Exception):
+            return [Forwarded(None, call.error, 0.0, len(requests))] * len(requests)
+        if call.error is not None:
+            raise call.error
+        sizes = [(size, 1e3 * seconds) for size, seconds in call.forwards for _ in range(size)]
+        return [
+            Forwarded(chunk, None, milliseconds, size)
+            for chunk, (size, milliseconds) in zip(call.chunks, sizes, strict=True)
+        ]
 
 
 def _form(request: Request) -> tuple[Any, ...]:
@@ -61,10 +85,3 @@ def _forward(infer: Infer, requests: Sequence[Request]) -> list[Forwarded]:
         raise PolicyError(f"the policy returned {len(chunks)} action chunks for {len(requests)} requests")
     milliseconds = 1e3 * (time.perf_counter() - began)
     return [Forwarded(chunk, None, milliseconds, len(requests)) for chunk in chunks]
-
-
-def _guarded(infer: Infer, requests: Sequence[Request]) -> list[Forwarded]:
-    try:
-        return _forward(infer, requests)
-    except Exception as exc:
-        return [Forwarded(None, exc, 0.0, len(requests))] * len(requests)

@@ -11,13 +11,13 @@ import click
 
 from rollout.arguments import run_options, settings
 from rollout.config import EvalConfig
+from rollout.envs.registry import resolve
 from rollout.errors import UsageError
 from rollout.policies.openpi import LIBERO_KEYS
 
 __all__ = ["Serving", "serve_options"]
 
-# Two, as of a run whose targets may have other observation keys each: a server's clients may too.
-PLACEHOLDERS: Final = ("gym:served", "gym:served")
+PLACEHOLDER: Final = "gym:served"  # where nobody says what the clients run
 
 SHARED: Final = (
     "policy",
@@ -58,6 +58,12 @@ _OPTIONS = (
         metavar="THEIRS=OURS",
         help="What openpi's clients call an observation.  [as LIBERO's]",
     ),
+    click.option(
+        "--target",
+        multiple=True,
+        metavar="TARGET",
+        help="What clients will run, where the policy's keys depend on it.",
+    ),
 )
 
 
@@ -82,10 +88,14 @@ class Serving:
         api_key_env: str | None,
         max_frame_mb: int,
         observation: tuple[str, ...],
+        target: tuple[str, ...] = (),
         **shared: Any,
     ) -> Serving:
         """From options as click gives them. Raises `UsageError`."""
-        policy, values = settings(PLACEHOLDERS, shared)
+        for each in target:
+            resolve(each)
+        # At least two, as of a run whose targets may have other observation keys each: a server's clients may too.
+        policy, values = settings((target or (PLACEHOLDER,)) * 2, shared)
         config = EvalConfig.create(**{**values, "out": None, "display": "none"})
         serving = cls(policy, config, host, port, _key(api_key_env), max_frame_mb << 20)
         serving.names = {**LIBERO_KEYS, **dict(map(_pair, observation))}
@@ -102,7 +112,7 @@ def serve_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         command = option(command)
     command = run_options(command)
-    kept = {*SHARED, "host", "port", "api_key_env", "max_frame_mb", "observation"}
+    kept = {*SHARED, "host", "port", "api_key_env", "max_frame_mb", "observation", "target"}
     command.__click_params__ = [  # type: ignore[attr-defined]
         param
         for param in command.__click_params__  # type: ignore[attr-defined]

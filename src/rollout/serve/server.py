@@ -29,12 +29,13 @@ from rollout.policies.offer import ENTRY, Offer
 from rollout.policies.openpi_wire import packed
 from rollout.serve.answers import Answers, Client
 from rollout.serve.failure import failed
-from rollout.serve.forwards import alike
+from rollout.serve.forwards import Alike
 from rollout.serve.options import Serving
 
 __all__ = ["PolicyServer", "bound", "run_server"]
 
 CLOSE_S: Final = 2.0  # for the clients' closing handshakes at the end
+BACKLOG: Final = 100  # connections that wait to be accepted; asyncio's own number
 PONG_S: Final = 60.0  # a client in a debugger answers no ping either
 FAILED: Final = 1011  # RFC 6455's code for a server that cannot go on
 
@@ -49,7 +50,7 @@ async def run_server(serving: Serving, listener: socket.socket, policy: Policy) 
     counters, config = Counters(), serving.config
     wanted = AUTO_MAX_BATCH if config.max_batch == "auto" else config.max_batch
     batcher = Batcher(
-        alike(policy.infer),
+        Alike(policy.infer, _say),
         counters,
         max_batch=min(wanted, policy.spec.max_batch or wanted),
         max_wait_s=config.max_wait_ms / 1e3,
@@ -66,9 +67,9 @@ async def run_server(serving: Serving, listener: socket.socket, policy: Policy) 
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket at the address, which does not listen yet: nobody waits at it for a policy that is still loading.
+    """A socket that listens at the address, so that no other server can have it while the policy loads.
 
-    Raises `UsageError` where the address cannot be had.
+    Who connects meanwhile waits in its backlog. Raises `UsageError` where the address cannot be had.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(
@@ -80,6 +81,7 @@ def bound(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)  # only now is an address that somebody else has bound refused
     except OSError as exc:
         listener.close()
         hint = "; --port 0 takes any that is free" if exc.errno == errno.EADDRINUSE else ""

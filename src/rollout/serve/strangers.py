@@ -17,6 +17,10 @@ __all__ = ["Stranger"]
 FLOATS: Final = ("observation.state", "observation.environment_state")  # float32 by our convention
 ENDLESS: Final = 1 << 31  # steps: nobody says how many there will be
 
+UNTOLD_ACTIONS: Final = Fields(())
+"""The action space of a robot that nobody described: a policy's `open_session` that compares its own with a task's has
+to take exactly this for "not told". Of the observations, the task says as little: `{}`."""
+
 
 class Stranger:
     """One connection of such a client, as if it were one endless episode."""
@@ -45,7 +49,7 @@ class Stranger:
             instruction=observation["task"],
             horizon=None,
             fps=20,  # LIBERO's
-            action_space=Fields(()),  # not told
+            action_space=UNTOLD_ACTIONS,
             observation_space={},
             success_rule=None,
         )
