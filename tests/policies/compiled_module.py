@@ -1,5 +1,6 @@
-"""A compiled module, in an interpreter of its own: Triton's LLVM and Mesa's, which other tests may have loaded, crash in
-one process. Prints the sizes of the batches that were compiled, and the largest difference to the plain module."""
+"""A compiled module, in an interpreter of its own: Triton's LLVM crashes beside Mesa's, which other tests may load.
+
+Prints the sizes of the batches that were compiled, and the largest difference to the plain module."""
 
 from __future__ import annotations
 
