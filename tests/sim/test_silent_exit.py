@@ -37,13 +37,16 @@ import signal
 import rollout
 from watching import Watching
 
+# What runs in the background of a shell is started with Ctrl-C ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 class Interrupting(Watching):
     def infer(self, requests):
         from robosuite.utils.binding_utils import MjRenderContext
 
         def read_pixels(self, *args, **kwargs):
-            signal.raise_signal(signal.SIGINT)  # in this thread: os.kill's two may become one on a busy machine
+            signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
         MjRenderContext.read_pixels = read_pixels
