@@ -277,6 +277,28 @@ def test_after_a_failure_no_further_forward_begins() -> None:
     assert began == [1]
 
 
+def test_in_a_server_those_that_wait_are_answered_though_the_policy_raised_for_another() -> None:
+    def infer(requests: Sequence[Request]) -> Sequence[int]:
+        return [1 // request.step for request in requests]
+
+    async def main() -> list[Any]:
+        answered: list[Any] = []
+
+        async def ask(step: int) -> None:
+            try:
+                answered.append(await batcher.decide(request(step)))
+            except PolicyError:
+                answered.append("failed")
+
+        with Batcher(infer, Counters(), max_batch=1, goes_on=True) as batcher, anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for step in (0, 1, 0, 1):
+                    tasks.start_soon(ask, step)
+        return answered
+
+    assert anyio.run(main) == ["failed", 1, "failed", 1]
+
+
 def test_a_single_decision_that_does_not_fit_ends_the_run() -> None:
     def infer(requests: Sequence[Request]) -> Sequence[int]:
         raise OutOfMemoryError("CUDA out of memory")

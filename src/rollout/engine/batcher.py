@@ -39,14 +39,18 @@ class Batcher:
         max_wait_s: float = 0.0,
         inline: bool = False,
         calls: int = 1,
+        goes_on: bool = False,
         note: Callable[[str], None] = lambda message: None,
     ) -> None:
-        """`calls` of `infer` may run at once, each in a thread of its own; `note` is told what a user should know."""
+        """`calls` of `infer` may run at once, each in a thread of its own; `note` is told what a user should know.
+
+        What the policy raises ends a run, so nothing more is sent to it; a server `goes_on`, for its other clients.
+        """
         self._forward, self._counters, self._inline = Forward(infer, copies=not inline), counters, inline
         self._queue: BatchQueue[Pending] = BatchQueue(max_batch, max_wait_s)
         self._loop = asyncio.get_running_loop()
         self._free = self._calls = calls
-        self._note = note
+        self._note, self._goes_on = note, goes_on
         self._active = 0
         self._busy_since: float | None = None  # since when at least one call runs
         self._scheduled = False
@@ -131,7 +135,7 @@ class Batcher:
         if call.fits is not None:
             self._shrink(call.fits)
         # First the next batch, then those that wait for this one: waking them takes longer than a policy should rest.
-        if len(self._queue) and call.error is None:
+        if len(self._queue) and (call.error is None or self._goes_on):
             self._pump()
         error = None if call.error is None else blame([request for request, _ in batch], call.error)
         for index, (_, future) in enumerate(batch):

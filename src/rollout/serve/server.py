@@ -56,6 +56,7 @@ async def run_server(serving: Serving, listener: socket.socket, policy: Policy) 
         max_wait_s=config.max_wait_ms / 1e3,
         inline=policy.spec.inline,
         calls=policy.spec.calls,
+        goes_on=True,
         note=_say,
     )
     with batcher:
