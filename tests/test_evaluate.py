@@ -335,7 +335,7 @@ def test_an_exception_in_a_simulator_is_that_episodes_error_and_the_run_goes_on(
         ("exit", "exited with status 3"),
         ("segfault", "SIGSEGV"),
         ("kill", "SIGKILL"),
-        ("hang", "time limit"),
+        ("hang", "did not end within 2 s (--step-timeout 2)"),
         ("hangup", "broke the protocol"),
         ("garbage", "broke the protocol"),
     ],

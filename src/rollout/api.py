@@ -80,6 +80,7 @@ FIXED = (
     "protocol",
     "workers",
     "render",
+    "recycle_after",
     "start_timeout_s",
     "reset_timeout_s",
     "step_timeout_s",
@@ -234,7 +235,7 @@ class Engine:
 
     def _slot(self, index: int) -> Slot:
         while len(self._slots) <= index:
-            self._slots.append(Slot(len(self._slots), self._spawn))
+            self._slots.append(Slot(len(self._slots), self._spawn, self.config.recycle_after))
         return self._slots[index]
 
     def _spawn(self, index: int) -> WorkerProcess | InlineWorker:

@@ -160,8 +160,15 @@ _OPTIONS = (
     click.option("--resume", is_flag=True, default=None, help="Go on with the run in --out."),
     click.option("--shard", type=_Shard(), help="Run the K-th of N parts of the plan."),
     click.option("--retries", type=int, metavar="N", help="Tries more after a worker's death.  [2]"),
+    click.option(
+        "--recycle-after",
+        type=int,
+        metavar="N",
+        help="Replace a worker after N episodes; one that leaks memory is replaced anyway.",
+    ),
     click.option("--step-timeout", type=float, metavar="S", help="Seconds that one step may take.  [60]"),
     click.option("--reset-timeout", type=float, metavar="S", help="Seconds to build and reset.  [300]"),
+    click.option("--start-timeout", type=float, metavar="S", help="Seconds to start and import.  [120]"),
     click.option("--display", type=Among(get_args(DisplayName)), help="How progress is shown.  [auto]"),
     click.option(
         "--config",

@@ -37,6 +37,7 @@ WIDE = 1000
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `rollout` command."""
+    _open_standard_streams()
     # Before torch is imported: threads of a CPU policy that spin between two forwards take the workers' cores (200
     # episodes of the example policy on 2 cores: 7 s in place of 11). No result depends on it; the user's setting wins.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -65,6 +66,17 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         code = _say("interrupted", 128 + signal.SIGINT)
     _leave(code if isinstance(code, int) else 0)
+
+
+def _open_standard_streams() -> None:
+    """Started without one of them (`<&-`), the next file to be opened would take its place."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
 
 
 def _say(message: str, code: int) -> int:

@@ -49,6 +49,9 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     resume: bool = False
     shard: tuple[int, int] | None = None  # (k, n): every n-th episode from the k-th, 1 <= k <= n
     retries: int = 2  # after a worker's death or time-out; never after a failure
+    recycle_after: int | None = (
+        None  # episodes that one worker runs at most; one that grows is replaced anyway
+    )
     start_timeout_s: float = 120.0
     reset_timeout_s: float = 300.0  # building the simulator included
     step_timeout_s: float = 60.0  # one step; a chunk of n gets n times as long
@@ -101,6 +104,7 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "max_batch": 1,
             "max_wait_ms": 0,
             "retries": 0,
+            "recycle_after": 1,
             "seed": 0,
             "video": 0,
         }

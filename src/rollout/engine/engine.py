@@ -10,12 +10,13 @@ from msgspec import Struct
 
 from rollout.display.base import Counters, Display, WorkerState
 from rollout.engine.batcher import Batcher
+from rollout.engine.builds import Builds
 from rollout.engine.episode import Attempt, Measured, run_episode
 from rollout.engine.execution import Execution
 from rollout.engine.scheduler import Costs, Scheduler, TaskKey
 from rollout.engine.session import failed
 from rollout.engine.slots import Slot, watch_deadlines
-from rollout.errors import RolloutError, SimulatorError, WorkerDied, WorkerTimeout
+from rollout.errors import ProtocolError, RolloutError, SimulatorError, WorkerDied
 from rollout.policies.base import Policy
 from rollout.types import EpisodeFailure, EpisodeResult, EpisodeSpec, Outcome, SuiteInfo, VideoRequest
 from rollout.values import Value
@@ -56,7 +57,10 @@ class Run:
         self._policy, self._settings, self._counters = policy, settings, counters
         self._record_result, self._display = record, display
         self._suites = {spec.task_key: settings.suites[spec.suite].only(spec.task_id) for spec in specs}
-        self._unbuildable: set[TaskKey] = set()
+        self._builds = Builds(self._suites, settings.retries)
+        self._told: set[str] = set()  # kinds of failures to build
+        self._ended_early = False
+        self._told_growth = False
         self._fatal: RolloutError | None = None
         self._scope = anyio.CancelScope()
 
@@ -98,6 +102,9 @@ class Run:
         try:
             while (spec := await self._next(slot)) is not None:
                 await self._measure(slot, spec, batcher)
+                if (told := await slot.episode_over()) is not None and not self._told_growth:
+                    self._told_growth = True
+                    self._display.note(f"{told}: does its simulator leak memory?")
                 self._news.set()
                 self._news = anyio.Event()
         except RolloutError as exc:
@@ -117,23 +124,42 @@ class Run:
         progress = self._counters.tasks[key]
         progress.active += 1
         try:
-            for number in range(1, self._settings.retries + 2):
-                try:
-                    self._succeeded(key, await self._attempt(slot, spec, number, batcher))
-                    return
-                except SimulatorError as exc:
-                    await slot.discard()  # its state is anybody's guess
-                    self._simulator_failed(key, spec, number, exc)
-                    return
-                except WorkerDied as exc:
-                    await slot.discard()
-                    if number > self._settings.retries:
-                        self._finish(failed(spec, _death(exc), attempts=number), None)
-                        return
-                    self._counters.retries += 1
-                    self._display.note(f"{spec.task} episode {spec.episode}: {exc}; trying again")
+            number = 1
+            while not await self._tried(slot, spec, number, batcher):
+                self._counters.retries += 1
+                number += 1
         finally:
             progress.active -= 1
+
+    async def _tried(self, slot: Slot, spec: EpisodeSpec, number: int, batcher: Batcher) -> bool:
+        """One attempt. False where another one may do better."""
+        key = spec.task_key
+        try:
+            measured = await self._attempt(slot, spec, number, batcher)
+        except SimulatorError as exc:
+            await slot.discard()  # its state is anybody's guess
+            failure = EpisodeFailure(type=exc.type_name, message=exc.message, traceback=exc.traceback)
+            if exc.building:
+                self._builds.raised(key, failure.type)
+        except (WorkerDied, ProtocolError) as exc:
+            built = slot.holds == key
+            await slot.discard()  # before its death is told: what it printed last is known then
+            failure = _death(exc)
+            if built:
+                self._builds.built(key)
+            else:
+                self._builds.died(spec, failure.type)
+            if number <= self._settings.retries and not self._builds.hopeless(key):
+                self._display.note(f"{spec.task} episode {spec.episode}: {exc}; trying again")
+                return False
+        else:
+            self._builds.built(key)
+            self._succeeded(key, measured)
+            return True
+        self._finish(failed(spec, failure, attempts=number), None)
+        if self._builds.hopeless(key):
+            self._give_up(key, failure)
+        return True
 
     async def _attempt(self, slot: Slot, spec: EpisodeSpec, number: int, batcher: Batcher) -> Measured:
         settings, states = self._settings, self._counters.workers
@@ -156,16 +182,23 @@ class Run:
         self._scheduler.measured(key, seconds, reset_s)
         self._finish(result, measured.actions)
 
-    def _simulator_failed(self, key: TaskKey, spec: EpisodeSpec, number: int, exc: SimulatorError) -> None:
-        error = EpisodeFailure(type=exc.type_name, message=exc.message, traceback=exc.traceback)
-        specs = [spec]
-        if exc.building:  # every other episode of the task would meet the same: said once, recorded for each
-            specs += self._scheduler.drop(key)
-            if key not in self._unbuildable:
-                self._display.note(f"{spec.suite} {spec.task} cannot be built: {exc}")
-            self._unbuildable.add(key)
-        for each in specs:
-            self._finish(failed(each, error, attempts=number), None)
+    def _give_up(self, key: TaskKey, failure: EpisodeFailure) -> None:
+        """Record what is left of a task as errors: every episode would meet the same, so it is said once."""
+        why = f"{failure.type}: {failure.message}"
+        common = self._builds.common
+        if common and not self._ended_early:
+            self._ended_early = True
+            self._display.note(f"the run ends here, as no simulator can be built: {why}")
+        elif failure.type not in self._told and not common:
+            self._told.add(failure.type)
+            suite, _ = key
+            self._display.note(f"{suite} {self._counters.tasks[key].task} cannot be built: {why}")
+        brief = EpisodeFailure(
+            type=failure.type, message=failure.message
+        )  # its traceback stands in the first record
+        for each in self._suites if common else (key,):
+            for spec in self._scheduler.drop(each):
+                self._finish(failed(spec, brief, attempts=0), None)
 
     def _finish(self, result: EpisodeResult, actions: Value | None) -> None:
         self._record_result(result, actions)
@@ -183,7 +216,7 @@ def count(counters: Counters, result: EpisodeResult) -> None:
     task.errors += result.outcome is Outcome.ERROR
 
 
-def _death(exc: WorkerDied) -> EpisodeFailure:
-    kind = "WorkerTimeout" if isinstance(exc, WorkerTimeout) else "WorkerDied"
-    tail = f"last lines that the worker printed:\n{exc.log_tail}" if exc.log_tail.strip() else ""
-    return EpisodeFailure(type=kind, message=str(exc), traceback=tail)
+def _death(exc: WorkerDied | ProtocolError) -> EpisodeFailure:
+    printed = exc.log_tail if isinstance(exc, WorkerDied) else ""
+    tail = f"last lines that the worker printed:\n{printed}" if printed.strip() else ""
+    return EpisodeFailure(type=type(exc).__name__, message=str(exc), traceback=tail)

@@ -1,4 +1,4 @@
-"""Worker slots: each holds a worker, or makes one when it is needed."""
+"""Worker slots: each holds a worker, or makes one when it is needed, and replaces it before it has grown too large."""
 
 from __future__ import annotations
 
@@ -8,20 +8,32 @@ from collections.abc import Callable, Mapping
 import anyio
 
 from rollout.engine.scheduler import TaskKey
+from rollout.errors import WorkerDied
 from rollout.sim.worker import InlineWorker, Worker, WorkerProcess
 
 __all__ = ["Slot", "watch_deadlines"]
 
 WATCH_INTERVAL_S = 0.25
+SUSPENDED_S = 1.0  # a later wake-up means that this process, or its loop, stood still
+# What a worker may gain after its first episode: more than any simulator needs that does not leak.
+GROWTH_BYTES, GROWTH_SHARE = 256 << 20, 0.5
 
 
 class Slot:
     """A place for one worker. A worker that failed is discarded; the next `ready` makes a fresh one."""
 
-    def __init__(self, index: int, spawn: Callable[[int], WorkerProcess | InlineWorker]) -> None:
+    def __init__(
+        self,
+        index: int,
+        spawn: Callable[[int], WorkerProcess | InlineWorker],
+        recycle_after: int | None = None,
+    ) -> None:
+        """`recycle_after`: the most episodes that one worker runs; None where only its growth counts."""
         self.index = index
-        self._spawn = spawn
+        self._spawn, self._recycle_after = spawn, recycle_after
         self.worker: WorkerProcess | InlineWorker | None = None
+        self._episodes = 0  # that the worker has run
+        self._first_bytes = 0  # that it held after the first of them
 
     @property
     def holds(self) -> TaskKey | None:
@@ -29,13 +41,39 @@ class Slot:
         return None if self.worker is None else self.worker.task
 
     async def ready(self, family: str, options: Mapping[str, str]) -> Worker:
-        """A worker that is started for `family`; one of another family is replaced."""
+        """A worker that is started for `family`; one of another family is replaced. Raises `WorkerDied`."""
         if self.worker is not None and self.worker.family != family:
             await self.discard()
         if self.worker is None:
-            self.worker = self._spawn(self.index)
+            try:
+                self.worker = self._spawn(self.index)
+            except OSError as exc:  # no descriptor or no process is left
+                raise WorkerDied(f"worker {self.index} could not be made: {exc.strerror or exc}") from exc
+            self._episodes = 0
             await self.worker.start(family, options)
         return self.worker
+
+    async def episode_over(self) -> str | None:
+        """Count an episode, and end the worker where it has run enough of them or has grown too large.
+
+        Returns what to tell the user, where it has grown: a simulator that leaks memory would end the whole machine.
+        """
+        worker = self.worker
+        if worker is None or isinstance(worker, InlineWorker):
+            return None
+        self._episodes += 1
+        held = worker.memory
+        if self._episodes == 1:
+            self._first_bytes = held
+        if self._episodes == self._recycle_after:
+            await self.discard()
+            return None
+        grown = held - self._first_bytes
+        if grown <= max(GROWTH_BYTES, GROWTH_SHARE * self._first_bytes):
+            return None
+        told = f"worker {self.index} grew by {grown >> 20} MiB in {self._episodes} episodes and was replaced"
+        await self.discard()
+        return told
 
     async def discard(self) -> None:
         """End the worker. Idempotent."""
@@ -48,8 +86,12 @@ class Slot:
 async def watch_deadlines(slots: list[Slot]) -> None:
     """One watchdog for all workers: a timer for every call would cost more than the call."""
     while True:
+        began = time.monotonic()
         await anyio.sleep(WATCH_INTERVAL_S)
         now = time.monotonic()
+        late = now - began - WATCH_INTERVAL_S
         for slot in slots:
             if isinstance(slot.worker, WorkerProcess):
+                if late > SUSPENDED_S:  # stopped by Ctrl-Z, or busy: the answer may be here, unread
+                    slot.worker.extend_deadline(late)
                 slot.worker.check_deadline(now)

@@ -10,8 +10,8 @@ Messages travel over a `SOCK_SEQPACKET` socket as MessagePack; descriptors ride 
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
+import errno
+import faulthandler
 import gc
 import importlib
 import io
@@ -23,16 +23,20 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NoReturn, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-__all__ = ["Event", "Exited", "Fork", "Forked", "Kill", "Order", "main"]
+from rollout.sim.descendants import adopt_orphans, children, die_with_parent, end_all, kill_all, kill_group
+
+__all__ = ["Event", "Exited", "Fork", "Forked", "Kill", "Order", "Refused", "main"]
 
 LOG_TAIL: Final = 16 << 10  # bytes kept of what a worker prints: enough for a traceback, never a flood
+LOG_READ: Final = 64 << 10
+LOG_PIPE: Final = 1 << 20  # the most that a pipe holds, unless root allowed more
 MAX_MESSAGE: Final = 64 << 10
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class _Message(Struct, frozen=True, array_like=True, tag=True):
@@ -60,8 +64,14 @@ class Exited(_Message, frozen=True):
     log_tail: str
 
 
+class Refused(_Message, frozen=True):
+    """There is no such worker: the system had no process or descriptor left."""
+
+    reason: str
+
+
 Order: TypeAlias = Fork | Kill
-Event: TypeAlias = Forked | Exited
+Event: TypeAlias = Forked | Exited | Refused
 
 
 class _Child:
@@ -75,16 +85,12 @@ class _Child:
     def drain(self) -> bool:
         """Keep the tail of what was printed. False at the end of the log or when nothing waits."""
         try:
-            data = os.read(self.log, 1 << 16)
+            data = os.read(self.log, LOG_READ)
         except BlockingIOError:
             return False
         self.tail += data
         del self.tail[:-LOG_TAIL]
         return bool(data)
-
-    def kill(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is gone already
-            os.killpg(self.pid, number)
 
 
 class _Forkserver:
@@ -93,6 +99,7 @@ class _Forkserver:
         self._children: dict[int, _Child] = {}
         self._orders = msgspec.msgpack.Decoder(Order)
         self._parent = os.getppid()
+        self._own = frozenset(children())  # of an import: not an orphan of a worker
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = socket.socketpair()
         for sock in (control, self._wake_read, self._wake_write):
@@ -108,6 +115,8 @@ class _Forkserver:
         """Until the parent closes the control socket or dies."""
         while os.getppid() == self._parent:
             for key, _ in self._selector.select(self._until_next_kill()):
+                if self._selector.get_map().get(key.fd) is not key:
+                    continue  # closed by an event before this one: the worker is gone, its descriptor another's
                 if key.data() is False and key.fileobj is self._control:
                     return
             self._kill_overdue()
@@ -121,7 +130,7 @@ class _Forkserver:
         for child in self._children.values():
             if child.kill_at is not None and child.kill_at <= now:
                 child.kill_at = None
-                child.kill(signal.SIGKILL)
+                kill_group(child.pid, signal.SIGKILL)
 
     def _obey(self) -> bool:
         """One order. False when the parent is gone."""
@@ -135,21 +144,36 @@ class _Forkserver:
             return False
         match self._orders.decode(data):
             case Fork(worker=worker):
-                self._fork(worker, *descriptors)
+                self._fork_or_refuse(worker, descriptors)
             case Kill(worker=worker, grace_s=grace_s):
                 for child in self._children.values():
                     if child.worker == worker:
-                        child.kill(signal.SIGTERM if grace_s > 0 else signal.SIGKILL)
+                        kill_group(child.pid, signal.SIGTERM if grace_s > 0 else signal.SIGKILL)
                         child.kill_at = time.monotonic() + grace_s
         return True
 
+    def _fork_or_refuse(self, worker: int, descriptors: list[int]) -> None:
+        try:
+            if len(descriptors) != 2:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the kernel dropped what had no room
+            self._fork(worker, *descriptors)
+        except OSError as exc:
+            self._tell(Refused(worker, exc.strerror or str(exc)))
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
     def _fork(self, worker: int, read: int, write: int) -> None:
         log_read, log_write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            self._become_worker(read, write, log_read, log_write)
-        for descriptor in (read, write, log_write):
-            os.close(descriptor)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become_worker(read, write, log_read, log_write)
+        except OSError:
+            os.close(log_read)
+            raise
+        finally:
+            os.close(log_write)
         os.set_blocking(log_read, False)
         child = self._children[pid] = _Child(worker, pid, log_read)
         self._selector.register(log_read, selectors.EVENT_READ, lambda: self._drain(child))
@@ -160,7 +184,10 @@ class _Forkserver:
         status = 1
         try:
             os.setsid()
-            _die_with_parent(signal.SIGKILL)
+            die_with_parent(signal.SIGKILL)
+            # What a simulator starts stays below its worker, also in a session of its own: when the worker is gone,
+            # the forkserver knows an orphan by being its parent.
+            adopt_orphans()
             if hasattr(os, "SCHED_BATCH"):
                 # Workers compute: being woken must not take the core from the parent, who feeds the others (a third
                 # of the CPU time per message, benchmarks/transport.py).
@@ -170,6 +197,9 @@ class _Forkserver:
                 signal.signal(number, signal.SIG_DFL)
             os.dup2(log_write, 1)
             os.dup2(log_write, 2)
+            # Where a crash or a time-out met it: the record of the episode has the last lines of the log.
+            faulthandler.enable(2)
+            faulthandler.register(signal.SIGTERM, file=2, chain=True)
             for stream in (sys.stdout, sys.stderr):
                 if isinstance(stream, io.TextIOWrapper):
                     stream.reconfigure(line_buffering=True)  # a killed process flushes nothing
@@ -186,7 +216,7 @@ class _Forkserver:
             traceback.print_exc()
         finally:
             for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(Exception):
+                with suppress(Exception):
                     stream.flush()
             # No interpreter shutdown: simulators' __del__ and atexit hooks print EGL tracebacks, or hang.
             os._exit(status & 0xFF)
@@ -197,27 +227,23 @@ class _Forkserver:
 
     def _reap(self) -> None:
         """Every child that ended, orphans of workers included (this process is their reaper)."""
-        with contextlib.suppress(BlockingIOError):
+        with suppress(BlockingIOError):
             self._wake_read.recv(4096)
-        while True:
-            try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if ended is None:
-                return
+        while (ended := _ended()) is not None:
             child = self._children.pop(ended.si_pid, None)
             if child is not None:
                 # Before the reaping, while the id cannot belong to anybody else.
-                child.kill(signal.SIGKILL)
+                kill_group(child.pid, signal.SIGKILL)
             os.waitpid(ended.si_pid, 0)
+            # Workers keep their descendants until they die, so whatever else is a child here has lost its worker.
+            kill_all(set(children()) - self._children.keys() - self._own)
             if child is not None:
-                status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-                self._bury(child, status)
+                self._bury(child, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
     def _bury(self, child: _Child, status: int) -> None:
-        while child.drain():
-            pass
+        for _ in range(LOG_PIPE // LOG_READ):  # not for ever: an orphan may be printing still
+            if not child.drain():
+                break
         if child.log in self._selector.get_map():
             self._selector.unregister(child.log)
         os.close(child.log)
@@ -235,39 +261,16 @@ class _Forkserver:
     def end(self) -> None:
         """Kill every descendant: the workers' groups, then whatever was orphaned to this process."""
         for child in self._children.values():
-            child.kill(signal.SIGKILL)
-        deadline = time.monotonic() + 2.0
-        while time.monotonic() < deadline and _has_children():
-            for pid in _children_of_this_process():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.005)  # only here, at the very end: orphans arrive one generation at a time
+            kill_group(child.pid, signal.SIGKILL)
+        end_all(within_s=2.0)
 
 
-def _has_children() -> bool:
+def _ended() -> os.waitid_result | None:
+    """A child that ended, which stays a zombie: its process group cannot become anybody else's yet."""
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return False
-    return True
-
-
-def _children_of_this_process() -> list[int]:
-    try:
-        with open("/proc/self/task/%d/children" % os.getpid()) as file:  # noqa: UP031
-            return [int(pid) for pid in file.read().split()]
-    except OSError:
-        return []  # not Linux, or a kernel without it: the groups were killed already
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def _die_with_parent(number: int) -> None:
-    _prctl(_PR_SET_PDEATHSIG, number)
+        return None
 
 
 def main(control_fd: int, preload: list[str], families: list[str]) -> None:
@@ -278,16 +281,17 @@ def main(control_fd: int, preload: list[str], families: list[str]) -> None:
     from rollout.sim.preload import preload_simulators
     from rollout.sim.server import serve
 
-    with open(
-        os.devnull, "wb"
-    ) as null:  # from here on, nothing of this process belongs on the user's terminal
-        os.dup2(null.fileno(), 1)
-        os.dup2(null.fileno(), 2)
+    # From here on, nothing of this process belongs on the user's terminal.
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(null, stream)
+    if null > 2:  # else this was started without them
+        os.close(null)
     preload_simulators(families)
     gc.collect()
     gc.freeze()  # children's collections then leave what they share with this process alone
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    _die_with_parent(signal.SIGTERM)  # wakes the loop, which then sees that its parent changed
+    adopt_orphans()
+    die_with_parent(signal.SIGTERM)  # wakes the loop, which then sees that its parent changed
     forkserver = _Forkserver(control, serve)
     try:
         forkserver.run()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 import anyio
 import msgspec
 
-from rollout.sim.forkserver import MAX_MESSAGE, Event, Exited, Fork, Kill, Order
+from rollout.sim.descendants import kill_group
+from rollout.sim.forkserver import MAX_MESSAGE, Event, Exited, Fork, Forked, Kill, Order
 from rollout.sim.transport import Ends
 
 __all__ = ["Forkserver"]
@@ -40,8 +41,9 @@ class Forkserver:
         self._environ = THREAD_LIMITS | dict(os.environ if environ is None else environ)
         self._preload, self._families = list(preload), list(families)
         self._listeners: dict[int, Callable[[Event], None]] = {}
+        self._pids: dict[int, int] = {}  # of the workers that are alive
         self._events = msgspec.msgpack.Decoder(Event)
-        self._failed = False
+        self._running = False
         self._has_forked = False
         self._forked = 0  # ids are never used twice: a late message must not meet another worker
 
@@ -51,40 +53,26 @@ class Forkserver:
         return self._process.pid
 
     async def __aenter__(self) -> Forkserver:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # `-c` with the path spelled out: works whatever __main__ is (a script, a notebook, a frozen tool).
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; from rollout.sim.forkserver import main; "
-            f"main({theirs.fileno()}, {self._preload!r}, {self._families!r})"
-        )
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: ASYNC220 - exec only; nothing is waited for
-                [sys.executable, "-c", code],
-                pass_fds=[theirs.fileno()],
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a Ctrl-C at the terminal is the parent's to handle
-            )
-        self._control.setblocking(False)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._control.fileno(), self._readable)
+        self._launch()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._loop.remove_reader(self._control.fileno())
-        self._control.close()  # the order to kill what is left and to exit
+        self._disconnect()  # the order to kill what is left and to exit
         if not self._has_forked and self._process.poll() is None:
             # It may be importing still, which nobody needs any more.
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            kill_group(self._process.pid, signal.SIGKILL)
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._reap)
 
     def fork(self, ends: Ends, listener: Callable[[Event], None]) -> int:
         """Fork a worker with (a copy of) `ends` of the connection, and return the id that `kill` takes.
 
-        `listener` gets its `Forked` and its `Exited`.
+        `listener` gets its `Forked` and its `Exited`, or its `Refused`. Raises `OSError` where the forkserver is gone
+        and no other one could be started.
         """
+        if not self._running:
+            self._launch()  # the last one was killed, as the kernel does for want of memory: the run must go on
         self._forked += 1
         self._listeners[self._forked] = listener
         self._order(Fork(self._forked), ends.read, ends.write)
@@ -94,7 +82,42 @@ class Forkserver:
         """Terminate the worker's process group, and kill it after `grace_s`."""
         self._order(Kill(worker, grace_s))
 
+    def _launch(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # Not 0, 1 or 2, where this process was started without them: those become the forkserver's own streams.
+            inherited = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+        # `-c` with the path spelled out: works whatever __main__ is (a script, a notebook, a frozen tool).
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; from rollout.sim.forkserver import main; "
+            f"main({inherited}, {self._preload!r}, {self._families!r})"
+        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                pass_fds=[inherited],
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C at the terminal is the parent's to handle
+            )
+        except OSError:
+            self._control.close()
+            raise
+        finally:
+            os.close(inherited)
+        self._control.setblocking(False)
+        self._loop.add_reader(self._control.fileno(), self._readable)
+        self._running, self._has_forked = True, False
+
+    def _disconnect(self) -> None:
+        if self._running:
+            self._running = False
+            self._loop.remove_reader(self._control.fileno())
+            self._control.close()
+
     def _order(self, order: Order, *descriptors: int) -> None:
+        if not self._running:
+            return  # every worker is gone, as its listener was told
         try:
             socket.send_fds(self._control, [msgspec.msgpack.encode(order)], descriptors)
         except OSError:
@@ -103,26 +126,34 @@ class Forkserver:
     def _readable(self) -> None:
         try:
             while data := self._control.recv(MAX_MESSAGE):
-                event = self._events.decode(data)
-                self._has_forked = True
-                listener = self._listeners.get(event.worker)
-                if isinstance(event, Exited):
-                    self._listeners.pop(event.worker, None)
-                if listener is not None:
-                    listener(event)
+                self._deliver(self._events.decode(data))
+                if not self._running:
+                    return  # a listener's answer found it gone
         except BlockingIOError:
             return
         except ConnectionError:
             pass
         self._fail()
 
+    def _deliver(self, event: Event) -> None:
+        self._has_forked = True
+        listener = self._listeners.get(event.worker)
+        if isinstance(event, Forked):
+            self._pids[event.worker] = event.pid
+        else:
+            self._pids.pop(event.worker, None)
+            self._listeners.pop(event.worker, None)
+        if listener is not None:
+            listener(event)
+
     def _fail(self) -> None:
-        """The forkserver itself is gone: so is every worker, and whoever asks for another one hears the same."""
-        if not self._failed:
-            self._failed = True
-            self._loop.remove_reader(self._control.fileno())
+        """The forkserver itself is gone: so is every worker, which the kernel killed with it."""
+        self._disconnect()
+        for pid in self._pids.values():
+            kill_group(pid, signal.SIGKILL)  # what the worker had started
         status = self._ended()
         listeners, self._listeners = self._listeners, {}
+        self._pids.clear()
         for worker, listener in listeners.items():
             # Not now: who called `fork` has not got its id yet.
             self._loop.call_soon(

@@ -79,7 +79,7 @@ class Server:
             # A video could not be written: the disk is full, and not for this episode alone.
             return Failed("ResultsError", str(exc), "", ends_run="results")
         except Exception as exc:  # a simulator may raise anything
-            return _failed(exc, building=self._building)
+            return _failed(exc, building=self._building or isinstance(command, Start))
 
     def _dispatch(self, command: Command) -> Reply:
         match command:

@@ -14,7 +14,6 @@ from typing import Protocol, TypeVar
 
 import anyio
 import msgspec
-from msgspec import Struct
 
 from rollout.envs.gl import abandon_contexts
 from rollout.errors import (
@@ -26,7 +25,9 @@ from rollout.errors import (
     WorkerDied,
     WorkerTimeout,
 )
-from rollout.sim.forkserver import Event, Exited, Forked
+from rollout.resources import memory_held, oom_kills
+from rollout.sim.forkserver import Event, Exited, Forked, Refused
+from rollout.sim.limits import CLOSING, Limit, Limits, TimeLimits
 from rollout.sim.processes import Forkserver
 from rollout.sim.protocol import (
     Close,
@@ -54,15 +55,7 @@ __all__ = ["InlineWorker", "TimeLimits", "Worker", "WorkerProcess"]
 
 R = TypeVar("R", bound=Reply)
 FAULT_GRACE_S = 0.5
-CLOSE_GRACE_S = 2.0  # for a simulator's close(), and between SIGTERM and SIGKILL
-
-
-class TimeLimits(Struct, frozen=True, kw_only=True):
-    """How long a worker may take, in seconds."""
-
-    start: float = 120.0
-    reset: float = 300.0
-    step: float = 60.0  # one step; a chunk of n gets n times as long
+KILL_GRACE_S = 1.0  # between SIGTERM, at which a worker prints where it hangs, and SIGKILL
 
 
 class Worker(Protocol):
@@ -90,7 +83,7 @@ class _Calls:
         self.family: str | None = None
         self.task: tuple[str, int] | None = None
         self.info: TaskInfo | None = None
-        self._limits = limits
+        self._limits = Limits(limits)
         self._environ = dict(environ)
 
     async def start(self, family: str, options: Mapping[str, str]) -> None:
@@ -101,11 +94,12 @@ class _Calls:
 
     async def describe(self, name: str) -> SuiteInfo:
         """List the tasks of a suite."""
-        return (await self._call(Describe(name), Described, self._limits.start)).suite
+        return (await self._call(Describe(name), Described, self._limits.listing)).suite
 
     async def reset(self, command: Reset) -> ResetDone:
         """Start an episode."""
-        done = await self._call(command, ResetDone, self._limits.reset)
+        builds = self.task != command.spec.task_key
+        done = await self._call(command, ResetDone, self._limits.build if builds else self._limits.reset)
         if done.task is not None:
             self.task, self.info = command.spec.task_key, done.task
         return done
@@ -113,9 +107,9 @@ class _Calls:
     def run(self, actions: Array | Items) -> Coroutine[None, None, RunDone]:
         """Execute an action chunk. Awaitable; not `async` itself, for one frame less to resume at every decision."""
         n_steps = actions.shape[0] if isinstance(actions, Array) else len(actions.items)
-        return self._call(Run(actions), RunDone, self._limits.step * n_steps)
+        return self._call(Run(actions), RunDone, self._limits.steps(n_steps))
 
-    def _call(self, command: Command, expected: type[R], timeout_s: float) -> Coroutine[None, None, R]:
+    def _call(self, command: Command, expected: type[R], limit: Limit) -> Coroutine[None, None, R]:
         """Send `command` and wait for the reply, which must be an `expected`."""
         raise NotImplementedError
 
@@ -145,42 +139,61 @@ class WorkerProcess(_Calls):
         self._forkserver = forkserver
         self._loop = asyncio.get_running_loop()
         self._reply: asyncio.Future[Reply] | None = None
-        self._deadline: float | None = None
+        self._deadline: float | None = None  # on `time.monotonic`
+        self._limit = CLOSING
+        self._oom_kills = oom_kills()  # until now
         self._fault: WorkerDied | None = None  # why it must die, or why it died
+        self._condemned = False
         self._exited = anyio.Event()
         ours, theirs = open_pipes()
-        self._id = forkserver.fork(theirs, self._on_event)
-        theirs.close()
+        try:
+            self._id = forkserver.fork(theirs, self._on_event)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self._connection = LoopConnection(ours, self._on_reply, self._on_fault)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it holds now; 0 where that is not known."""
+        return memory_held(self.pid) if self.pid is not None else 0
 
     def check_deadline(self, now: float) -> None:
         """Kill the worker if its call is overdue (`now` from `time.monotonic`)."""
         if self._deadline is not None and now > self._deadline:
             self._deadline = None
-            self._condemn(WorkerTimeout(f"no answer within its time limit; worker {self.index} was killed"))
+            self._condemn(WorkerTimeout(f"{self._limit.told}: worker {self.index} was killed"))
+
+    def extend_deadline(self, seconds: float) -> None:
+        """Give the call that much longer: this process did not run for so long, and could not take the answer."""
+        if self._deadline is not None:
+            self._deadline += seconds
 
     async def aclose(self) -> None:
         """Close the simulator and end the process: politely, then not. Idempotent; never raises."""
-        with anyio.move_on_after(CLOSE_GRACE_S, shield=True):
+        with anyio.move_on_after(CLOSING.seconds, shield=True):
             try:
                 if self._fault is None and self._reply is None and self.family is not None:
-                    await self._call(Close(), Closed, CLOSE_GRACE_S)
+                    await self._call(Close(), Closed, CLOSING)
                     await self._exited.wait()
             except RolloutError:
                 pass  # a simulator that cannot close is killed all the same
         if not self._exited.is_set():
-            self._forkserver.kill(self._id, 0.0)
+            if not self._condemned:  # else it is being killed, and may be printing where it hung
+                self._forkserver.kill(self._id, 0.0)
             if self.pid is not None:  # else the forkserver is importing still, and obeys when it has done
-                with anyio.move_on_after(CLOSE_GRACE_S, shield=True):
+                with anyio.move_on_after(2 * KILL_GRACE_S, shield=True):
                     await self._exited.wait()
         self._connection.close()
 
-    async def _call(self, command: Command, expected: type[R], timeout_s: float) -> R:
+    async def _call(self, command: Command, expected: type[R], limit: Limit) -> R:
         if self._fault is not None:
             raise self._fault
         assert self._reply is None  # strictly in turn
         self._reply = self._loop.create_future()
-        self._deadline = time.monotonic() + timeout_s
+        self._deadline, self._limit = time.monotonic() + limit.seconds, limit
         try:
             self._connection.send(command)
             reply = await self._reply
@@ -209,15 +222,28 @@ class WorkerProcess(_Calls):
                 self.pid = pid
             case Exited(status=status, log_tail=tail):
                 self._connection.drain()  # an answer sent just before the end still counts
-                self._fail(WorkerDied(describe_exit(status)))
+                self._fail(WorkerDied(describe_exit(status) + self._memory_hint(status)))
                 if self._fault is not None:
                     self._fault.log_tail = tail
                 self._exited.set()
+            case Refused(reason=reason):
+                self._fail(WorkerDied(f"no process could be made for worker {self.index}: {reason}"))
+                self._exited.set()
 
-    def _condemn(self, fault: WorkerDied, grace_s: float = CLOSE_GRACE_S) -> None:
+    def _memory_hint(self, status: int) -> str:
+        if status != -signal.SIGKILL:
+            return ""
+        if self._oom_kills is None:
+            return " (out of memory? fewer --workers need less)"
+        if oom_kills() == self._oom_kills:
+            return " (out of memory? the kernel counts no such kill: somebody else sent it)"
+        return " (out of memory? the kernel has killed for want of it meanwhile: fewer --workers need less)"
+
+    def _condemn(self, fault: WorkerDied, grace_s: float = KILL_GRACE_S) -> None:
         """The worker must die; the caller hears why."""
         if not self._exited.is_set():
             self._fail(fault)
+            self._condemned = True
             self._forkserver.kill(self._id, grace_s)
 
     def _fail(self, fault: WorkerDied) -> None:
@@ -241,6 +267,7 @@ class InlineWorker(_Calls):
         self._encode = msgspec.msgpack.Encoder().encode
         self._commands, self._replies = command_decoder(), reply_decoder()
         self._before = dict(os.environ)
+        self.memory = 0  # not its own
 
     async def aclose(self) -> None:
         """Close the simulator, and give the process its own environment variables back."""
@@ -250,7 +277,7 @@ class InlineWorker(_Calls):
             os.environ.pop(name, None)
         os.environ.update(self._before)
 
-    async def _call(self, command: Command, expected: type[R], timeout_s: float) -> R:
+    async def _call(self, command: Command, expected: type[R], limit: Limit) -> R:
         received = self._commands.decode(bytearray(self._encode(command)))
         reply = self._server.handle(received)
         await anyio.lowlevel.checkpoint()  # let the display and Ctrl-C in
@@ -265,5 +292,4 @@ def describe_exit(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    hint = " (out of memory?)" if -status == signal.SIGKILL else ""
-    return f"the worker process was killed by {name}{hint}"
+    return f"the worker process was killed by {name}"
