@@ -17,6 +17,7 @@ from rollout.display.select import create_display
 from rollout.engine.slots import Slot, watch_deadlines
 from rollout.engine.thread import in_thread
 from rollout.envs.base import Simulator
+from rollout.envs.gymnasium_handover import Factory, Target, hand_over, named
 from rollout.envs.registry import load_simulator, missing_requirement, resolve
 from rollout.errors import RolloutError, SimulatorError, UsageError, WorkerDied
 from rollout.evaluation import Evaluation
@@ -34,9 +35,16 @@ __all__ = ["Engine", "evaluate", "opened_policy", "run"]
 
 
 async def evaluate(
-    policy: Any, targets: str | Sequence[str], *, display: Display | DisplayName = "none", **settings: Any
+    policy: Any,
+    targets: Target | Sequence[Target],
+    *,
+    display: Display | DisplayName = "none",
+    **settings: Any,
 ) -> Report:
     """Evaluate `policy` on `targets` (e.g. `"libero:spatial"`); `settings` are the fields of `EvalConfig`.
+
+    A target may also be a class or a function that makes a Gymnasium environment. What workers need to know of it is
+    pickled, as are registrations of this process that they lack: no module of the caller's is imported for it.
 
     `policy` is a spec string as on the command line, a `torch.nn.Module`, or any object with `infer`. `display` is
     "auto", "live", "plain", "json", "none" or an object of your own. Nothing is written unless `out` names a
@@ -48,7 +56,11 @@ async def evaluate(
 
 
 def run(
-    policy: Any, targets: str | Sequence[str], *, display: Display | DisplayName = "none", **settings: Any
+    policy: Any,
+    targets: Target | Sequence[Target],
+    *,
+    display: Display | DisplayName = "none",
+    **settings: Any,
 ) -> Report:
     """`evaluate` without `await`, on an event loop of its own (uvloop where it is installed)."""
     try:
@@ -95,14 +107,17 @@ class Engine:
     loop pays for start-up once. One evaluation at a time.
     """
 
-    def __init__(self, config: EvalConfig | str | Sequence[str], **settings: Any) -> None:
+    def __init__(self, config: EvalConfig | Target | Sequence[Target], **settings: Any) -> None:
         """`config`, or targets and `EvalConfig`'s fields. Raises `UsageError` where they cannot be run."""
+        factories: dict[str, Factory] = {}
         if isinstance(config, EvalConfig):
             self.config = config.replaced(**settings)
         else:
-            targets = (config,) if isinstance(config, str) else tuple(config)
+            targets, factories = named(config)
             self.config = EvalConfig.create(targets=targets, **settings)
         self._suite_names = _resolve_targets(self.config.targets)
+        gymnasium = [name for family, name in self._suite_names if family == "gym"]
+        self._registrations = hand_over(gymnasium, factories)
         self._adapters = {family: _adapter(family) for family, _ in self._suite_names}
         self._options = simulator_options(self.config, self._adapters)
         self._slots: list[Slot] = []
@@ -205,7 +220,10 @@ class Engine:
         except SimulatorError as exc:
             raise UsageError(f"{suite}: its tasks could not be listed: {exc}") from exc
         except WorkerDied as exc:
-            raise UsageError(f"{suite}: {exc} while listing its tasks") from exc
+            await slot.discard()  # what it printed last is known then
+            printed = exc.log_tail.strip().rpartition("\n")[2]
+            said = f"; it printed last: {printed}" if printed else ""
+            raise UsageError(f"{suite}: {exc} while listing its tasks{said}") from exc
 
     def _for_this_evaluation(self, settings: Mapping[str, Any]) -> EvalConfig:
         for name in settings:
@@ -244,9 +262,13 @@ class Engine:
             start=config.start_timeout_s, reset=config.reset_timeout_s, step=config.step_timeout_s
         )
         environ = worker_environment(self._backend, index)
+        worker: WorkerProcess | InlineWorker
         if self._forkserver is None:
-            return InlineWorker(index, limits, environ)
-        return WorkerProcess(index, self._forkserver, limits, environ)
+            worker = InlineWorker(index, limits, environ)
+        else:
+            worker = WorkerProcess(index, self._forkserver, limits, environ)
+        worker.registrations = self._registrations
+        return worker
 
 
 @asynccontextmanager

@@ -53,14 +53,13 @@ def test_the_rest_of_a_long_frame_can_be_received_in_place(payload: bytes, first
     frames: list[bytearray] = []
     at = 4 + first
     while not frames:
-        into = parser.pending()
-        assert into is not None
-        count = min(len(into), 700)
-        into[:count] = stream[at : at + count]
+        count = min(parser.room, 700)
+        with parser.pending() as into:
+            into[:count] = stream[at : at + count]
         at += count
         frames = parser.received(count)
     assert bytes(frames[0]) == payload
-    assert parser.pending() is None
+    assert parser.room == 0
 
 
 def test_a_length_beyond_the_limit_is_refused_before_anything_is_allocated() -> None:

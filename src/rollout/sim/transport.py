@@ -20,12 +20,16 @@ from msgspec import Struct
 
 from rollout.errors import ProtocolError
 from rollout.sim.protocol import MAX_FRAME, Command, Reply, command_decoder, reply_decoder
+from rollout.values import UNDECODABLE
 
 __all__ = ["BlockingConnection", "Ends", "FrameEncoder", "FrameParser", "LoopConnection", "open_pipes"]
 
 _LENGTH: Final = struct.Struct("<I")
 KEEP_SIZE: Final = 1 << 22  # the largest frame buffer that is kept
 REPLY_PIPE_SIZE: Final = 1 << 20
+FIRST_SIZE: Final = (
+    1 << 22
+)  # the longest frame whose buffer is made at once; a longer one's grows with what arrives
 READ_SIZE: Final = 4096  # most messages; the rest of a longer one is received in place
 
 
@@ -53,12 +57,16 @@ class FrameEncoder:
 
 
 class FrameParser:
-    """Cuts a byte stream into frames. Each has a buffer of its own, so views into it stay valid and writable."""
+    """Cuts a byte stream into frames. Each has a buffer of its own, so views into it stay valid and writable.
+
+    A buffer is never more than twice as long as what has arrived of its frame, or `FIRST_SIZE`: text that a child
+    printed into its pipe reads as a length of hundreds of megabytes.
+    """
 
     def __init__(self) -> None:
         self._head = b""  # fewer bytes than a length
         self._body: bytearray | None = None  # a frame that is still coming in
-        self._filled = 0
+        self._size = self._filled = 0  # of that frame, and of what is here of it
         self.idle = True  # nothing is incomplete: the next byte starts a frame
 
     def feed(self, data: bytes) -> list[bytearray]:
@@ -80,7 +88,7 @@ class FrameParser:
                     frames.append(bytearray(data[at : at + size]))
                     at += size
                     continue
-                self._body, self._filled = bytearray(size), 0
+                self._body, self._size, self._filled = bytearray(min(size, FIRST_SIZE)), size, 0
             take = min(len(self._body) - self._filled, len(data) - at)
             self._body[self._filled : self._filled + take] = data[at : at + take]
             at += take
@@ -88,9 +96,19 @@ class FrameParser:
         self.idle = self._body is None and not self._head
         return frames
 
-    def pending(self) -> memoryview | None:
-        """Where the rest of a long frame belongs, so that it can be received in place; then call `received`."""
-        return None if self._body is None else memoryview(self._body)[self._filled :]
+    @property
+    def room(self) -> int:
+        """How many bytes `pending()` takes; 0 between frames."""
+        return 0 if self._body is None else len(self._body) - self._filled
+
+    def pending(self) -> memoryview:
+        """Where the next part of a long frame belongs, so that it can be received in place.
+
+        Release it, since the buffer cannot grow meanwhile; then call `received`.
+        """
+        assert self._body is not None
+        with memoryview(self._body) as whole:
+            return whole[self._filled :]
 
     def received(self, count: int) -> list[bytearray]:
         """`count` bytes were received into `pending()`."""
@@ -102,10 +120,12 @@ class FrameParser:
         body = self._body
         assert body is not None
         self._filled += count
-        if self._filled < len(body):
-            return []
-        self._body = None
-        return [body]
+        if self._filled == self._size:
+            self._body = None
+            return [body]
+        if self._filled == len(body):
+            body.extend(bytes(min(len(body), self._size - len(body))))
+        return []
 
 
 class Ends(Struct, frozen=True):
@@ -121,9 +141,14 @@ class Ends(Struct, frozen=True):
 
 
 def open_pipes() -> tuple[Ends, Ends]:
-    """The parent's and the child's ends of a connection."""
+    """The parent's and the child's ends of a connection. Raises `OSError` where no descriptor is left."""
     command_read, command_write = os.pipe()
-    reply_read, reply_write = os.pipe()
+    try:
+        reply_read, reply_write = os.pipe()
+    except OSError:
+        os.close(command_read)
+        os.close(command_write)
+        raise
     # A reply may be a frame of camera images; the kernel may refuse (its limit a user), and then it takes more turns.
     with suppress(OSError, AttributeError):
         fcntl.fcntl(reply_write, fcntl.F_SETPIPE_SZ, REPLY_PIPE_SIZE)
@@ -137,8 +162,9 @@ def receive(descriptor: int, parser: FrameParser) -> Sequence[bytearray] | None:
         # Exactly one frame, nearly always, since both sides take turns.
         if len(data) > _LENGTH.size and _LENGTH.unpack_from(data)[0] == len(data) - _LENGTH.size:
             return (bytearray(data[_LENGTH.size :]),)
-    elif (into := parser.pending()) is not None and len(into) > READ_SIZE:
-        count = os.readv(descriptor, [into])
+    elif parser.room > READ_SIZE:
+        with parser.pending() as into:
+            count = os.readv(descriptor, [into])
         return parser.received(count) if count else None
     else:
         data = os.read(descriptor, READ_SIZE)
@@ -165,7 +191,7 @@ class BlockingConnection:
         frame, *self._ahead = frames
         try:
             return self._decode(frame)
-        except msgspec.MsgspecError as exc:
+        except UNDECODABLE as exc:
             raise ProtocolError(f"not a command: {exc}") from exc
 
     def send(self, reply: Reply) -> None:
@@ -236,7 +262,7 @@ class LoopConnection:
                 self._on_reply(self._decode(frame))
         except BlockingIOError:
             return False
-        except (ProtocolError, msgspec.MsgspecError, OSError) as exc:
+        except (ProtocolError, OSError, *UNDECODABLE) as exc:
             self.close()
             self._on_fault(exc)
             return False
