@@ -13,6 +13,10 @@ run *args="metaworld:mt10 --policy expert --episodes 3":
 test *args:
     {{bin}}python -m pytest {{args}}
 
+# the long tests that `just test` leaves out: every case of parity, long horizons, many seeds; a quarter of an hour
+soak *args:
+    {{bin}}python -m pytest -m soak {{args}}
+
 # linter, formatter, types and Dockerfiles
 check:
     {{bin}}ruff check .

@@ -37,6 +37,34 @@ def lacking(what: str) -> str | None:
     return missing
 
 
+# Longest first, or one process is left with the longest file at the end while the others have nothing to do.
+LONGEST = (
+    "parity/test_parity.py",
+    "envs/test_contract.py",
+    "sim/test_silent_exit.py",
+    "envs/test_libero.py",
+    "examples/test_mt10_example.py",
+    "remote/test_serve.py",
+    "sim/test_preload.py",
+    "parity/test_libero_success.py",
+    "chaos/test_chaos.py",
+)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A process a core, as far as memory holds simulators; none beside this one for files, to see them as they go."""
+    only_files = all(".py" in argument for argument in config.args)
+    return 0 if only_files else min(4, len(os.sched_getaffinity(0)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((i for i, name in enumerate(LONGEST) if path.endswith(name)), len(LONGEST))
+
+    items.sort(key=rank)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for what in ("gl", "aloha", "libero", "metaworld", "pusht"):
         reason = lacking(what) if item.get_closest_marker(what) else None

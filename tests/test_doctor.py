@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -92,10 +91,16 @@ def test_a_diagnosis_names_a_fix_for_all_that_is_wrong_and_asks_nothing() -> Non
     assert int(count) >= 12
 
 
+def cpu_s() -> float:
+    """Of this process and the children that have ended; unlike time, the same on a busy machine."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
 def test_a_diagnosis_takes_seconds() -> None:
-    began = time.monotonic()
+    began = cpu_s()
     subjects = [finding.subject for finding in diagnose()]
-    assert time.monotonic() - began < 15  # about 1 s on a machine that is not busy
+    assert cpu_s() - began < 5  # about 1 s
     assert {"python", "torch", "metaworld", "cores", "memory", "/dev/shm", "open files"} <= set(subjects)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -17,9 +18,9 @@ from rollout.display.select import create_display
 from rollout.engine.slots import Slot, watch_deadlines
 from rollout.engine.thread import in_thread
 from rollout.envs.base import Simulator
-from rollout.envs.gymnasium_handover import Factory, Target, hand_over, named
+from rollout.envs.gymnasium_handover import Target, hand_over, named
 from rollout.envs.registry import load_simulator, missing_requirement, resolve
-from rollout.errors import RolloutError, SimulatorError, UsageError, WorkerDied
+from rollout.errors import RolloutError, SimulatorError, UsageError, WorkerDied, WorkerTimeout
 from rollout.evaluation import Evaluation
 from rollout.policies.base import Policy, PolicySpec
 from rollout.policies.load import as_policy, is_opened, policy_name
@@ -27,8 +28,10 @@ from rollout.protocols import protocol_used, simulator_options
 from rollout.rendering import choose_backend, worker_environment
 from rollout.resources import auto_workers, available_memory, usable_cores
 from rollout.results.report import Report
+from rollout.sim.inline import InlineWorker
+from rollout.sim.limits import TimeLimits
 from rollout.sim.processes import Forkserver
-from rollout.sim.worker import InlineWorker, TimeLimits, WorkerProcess
+from rollout.sim.worker import WorkerProcess
 from rollout.types import SuiteInfo
 
 __all__ = ["Engine", "evaluate", "opened_policy", "run"]
@@ -43,8 +46,7 @@ async def evaluate(
 ) -> Report:
     """Evaluate `policy` on `targets` (e.g. `"libero:spatial"`); `settings` are the fields of `EvalConfig`.
 
-    A target may also be a class or a function that makes a Gymnasium environment. What workers need to know of it is
-    pickled, as are registrations of this process that they lack: no module of the caller's is imported for it.
+    A target may also be a class or a function that makes a Gymnasium environment.
 
     `policy` is a spec string as on the command line, a `torch.nn.Module`, or any object with `infer`. `display` is
     "auto", "live", "plain", "json", "none" or an object of your own. Nothing is written unless `out` names a
@@ -76,7 +78,12 @@ def run(
     async def main() -> Report:
         return await evaluate(policy, targets, display=display, **settings)
 
-    return anyio.run(main, backend_options=loop_options())
+    try:
+        return anyio.run(main, backend_options=loop_options())
+    finally:
+        # The event loop and its buffers, 256 KB, are in cycles with all that used it: a script that evaluates again and
+        # again would grow until Python's collector comes by.
+        gc.collect()
 
 
 def loop_options() -> dict[str, Any]:
@@ -109,15 +116,13 @@ class Engine:
 
     def __init__(self, config: EvalConfig | Target | Sequence[Target], **settings: Any) -> None:
         """`config`, or targets and `EvalConfig`'s fields. Raises `UsageError` where they cannot be run."""
-        factories: dict[str, Factory] = {}
+        targets, factories = named(() if isinstance(config, EvalConfig) else config)
         if isinstance(config, EvalConfig):
             self.config = config.replaced(**settings)
         else:
-            targets, factories = named(config)
             self.config = EvalConfig.create(targets=targets, **settings)
         self._suite_names = _resolve_targets(self.config.targets)
-        gymnasium = [name for family, name in self._suite_names if family == "gym"]
-        self._registrations = hand_over(gymnasium, factories)
+        self._registrations = hand_over(self._suite_names, factories)
         self._adapters = {family: _adapter(family) for family, _ in self._suite_names}
         self._options = simulator_options(self.config, self._adapters)
         self._slots: list[Slot] = []
@@ -211,19 +216,21 @@ class Engine:
 
     async def _describe(self, family: str, name: str) -> None:
         suite = f"{family}:{name}"
-        if suite in self._suites:
-            return
-        slot = self._slot(0)
-        try:
-            worker = await slot.ready(family, self._options[family])
-            self._suites[suite] = await worker.describe(name)
-        except SimulatorError as exc:
-            raise UsageError(f"{suite}: its tasks could not be listed: {exc}") from exc
-        except WorkerDied as exc:
-            await slot.discard()  # what it printed last is known then
-            printed = exc.log_tail.strip().rpartition("\n")[2]
-            said = f"; it printed last: {printed}" if printed else ""
-            raise UsageError(f"{suite}: {exc} while listing its tasks{said}") from exc
+        slot, tries = self._slot(0), 0
+        while suite not in self._suites:
+            tries += 1
+            try:
+                worker = await slot.ready(family, self._options[family])
+                self._suites[suite] = await worker.describe(name)
+            except SimulatorError as exc:
+                raise UsageError(f"{suite}: its tasks could not be listed: {exc}") from exc
+            except WorkerDied as exc:
+                await slot.discard()  # what it printed last is known then
+                if tries <= self.config.retries and not isinstance(exc, WorkerTimeout):
+                    continue
+                printed = exc.log_tail.strip().rpartition("\n")[2]
+                said = f"; it printed last: {printed}" if printed else ""
+                raise UsageError(f"{suite}: {exc} while listing its tasks{said}") from exc
 
     def _for_this_evaluation(self, settings: Mapping[str, Any]) -> EvalConfig:
         for name in settings:
@@ -262,13 +269,9 @@ class Engine:
             start=config.start_timeout_s, reset=config.reset_timeout_s, step=config.step_timeout_s
         )
         environ = worker_environment(self._backend, index)
-        worker: WorkerProcess | InlineWorker
         if self._forkserver is None:
-            worker = InlineWorker(index, limits, environ)
-        else:
-            worker = WorkerProcess(index, self._forkserver, limits, environ)
-        worker.registrations = self._registrations
-        return worker
+            return InlineWorker(index, limits, environ, self._registrations)
+        return WorkerProcess(index, self._forkserver, limits, environ, self._registrations)
 
 
 @asynccontextmanager

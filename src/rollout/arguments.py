@@ -137,6 +137,12 @@ _OPTIONS = (
     click.option("--dtype", type=Among(["fp32", "bf16", "fp16"]), help="The policy's number format.  [fp32]"),
     click.option("--compile", is_flag=True, default=None, help="torch.compile the policy."),
     click.option(
+        "--trust-remote-code",
+        is_flag=True,
+        default=None,
+        help="Let a checkpoint run Python that it names or brings along.",
+    ),
+    click.option(
         "--deterministic/--no-deterministic",
         default=None,
         help="Whether batches change no bit of an action.  [on CPU]",
@@ -215,7 +221,7 @@ def _read(path: Path) -> dict[str, Any]:
         loaded = tomllib.loads(path.read_text())
     except OSError as exc:
         raise UsageError(f"--config {path}: {exc.strerror}") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UsageError(f"--config {path}: not a TOML file: {exc}") from exc
     values: dict[str, Any] = {}
     known = [*EvalConfig.__struct_fields__, *ALIASES, "policy"]
@@ -242,7 +248,7 @@ def _literal(text: str) -> Any:
     """A JSON value where it is one, else the text itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        code = cli.main(args=None if argv is None else list(argv), prog_name="rollout", standalone_mode=False)
+        arguments = sys.argv[1:] if argv is None else list(argv)
+        code = cli.main(args=arguments, prog_name="rollout", standalone_mode=False, obj=tuple(arguments))
     except click.exceptions.NoArgsIsHelpError as exc:
         click.echo(exc.format_message())
         code = EXIT_USAGE
@@ -80,6 +82,9 @@ def _open_standard_streams() -> None:
 
 
 def _say(message: str, code: int) -> int:
+    from rollout.display.text import one_line
+
+    message = one_line(message)  # it may quote a simulator, terminal codes included
     with suppress(OSError):  # a closed terminal
         click.echo(f"rollout: {message}", err=True)
     return code
@@ -93,6 +98,12 @@ def _leave(code: int) -> NoReturn:
             OSError
         ):  # a closed terminal or pipe: the interpreter's own flush must not change the exit code
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    if any(thread.name.startswith("rollout-") for thread in threading.enumerate()):
+        # A forward that runs still, in PyTorch's C++, would abort the process when the interpreter's end meets it.
+        os._exit(code)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # All is done and said: Ctrl-C may end the interpreter's own end, without a traceback of it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 
 
@@ -105,7 +116,8 @@ def cli() -> None:
 @cli.command()
 @click.argument("targets", nargs=-1, metavar="TARGET…")
 @run_options
-def run(targets: tuple[str, ...], **options: Any) -> int:
+@click.pass_obj
+def run(arguments: Sequence[str], /, targets: tuple[str, ...], **options: Any) -> int:
     """Evaluate a policy on one or more targets.
 
     For example: rollout run metaworld:mt10 --policy expert --episodes 3
@@ -114,22 +126,28 @@ def run(targets: tuple[str, ...], **options: Any) -> int:
     config = EvalConfig.create(**values)
     from rollout.api import loop_options
 
-    return anyio.run(_run, config, policy, backend_options=loop_options())
+    return anyio.run(_run, config, policy, arguments, backend_options=loop_options())
 
 
-async def _run(config: EvalConfig, policy: str) -> int:
+async def _run(config: EvalConfig, policy: str, arguments: Sequence[str]) -> int:
     from rollout.api import Engine
 
-    stop = Stop()
-    async with Engine(config) as engine:
-        evaluate = partial(engine.evaluate, policy, display=_display(config))
-        # Inside the parent, a simulator that hangs must leave Ctrl-C to Python.
-        inline = config.workers == 0
-        report = await (evaluate() if inline else stop.guard(evaluate, engine.interrupt))
-    if report is not None:
-        _print_report(report, config)
+    stop, engine = Stop(), Engine(config)
+
+    async def evaluate() -> Report:
+        async with engine:
+            return await engine.evaluate(policy, display=_display(config))
+
+    # Inside the parent, a simulator that hangs must leave Ctrl-C to Python.
+    inline = config.workers == 0
+    report = await (evaluate() if inline else stop.guard(evaluate, engine.interrupt))
+    if report is not None and config.display not in ("json", "none"):
+        from rollout.display.ending import print_ending
+
+        print_ending(report, arguments)
     if stop.received is not None:
-        resume = "; go on with --resume and the same --out" if report is not None and report.out else ""
+        partial_results = report is not None and report.out and not report.summary.complete
+        resume = "; go on with --resume and the same --out" if partial_results else ""
         return _say(stop.farewell() + resume, stop.exit_code)
     return EXIT_ERRORS if report is None or report.summary.overall.n_error else 0
 
@@ -139,25 +157,10 @@ def _display(config: EvalConfig) -> DisplayName:
     return "plain" if config.workers == 0 and config.display in ("auto", "live") else config.display
 
 
-def _print_report(report: Report, config: EvalConfig) -> None:
-    if config.display in ("json", "none"):
-        return
-    from rollout.display.table import print_summary
-    from rollout.display.terminal import Terminal
-
-    try:
-        terminal = Terminal(sys.stdout)
-        print_summary(report.summary, terminal)
-        if report.out is not None:
-            terminal.print(f"results in {report.out}", highlight=False, soft_wrap=True)
-    except OSError:
-        pass  # a closed terminal or pipe must not cost the exit code
-
-
 @cli.command(name="list")
 @click.argument("target", required=False)
 @click.option("--json", "as_json", is_flag=True, help="For programs: strict JSON, and nothing else.")
-def list_(target: str | None, as_json: bool) -> None:
+def list_(target: str | None, as_json: bool) -> int:
     """List what can be run, or the tasks of TARGET."""
     from rich.console import Console
 
@@ -171,13 +174,17 @@ def list_(target: str | None, as_json: bool) -> None:
             _write(listing.catalogue_json(target))
         else:
             listing.print_catalogue(console, target)
-        return
-    suites = anyio.run(_describe, target)
+        return 0
+    stop = Stop()
+    suites = anyio.run(stop.guard, partial(_describe, target), lambda: False)
+    if suites is None:
+        return _say(stop.farewell(), stop.exit_code)
     if as_json:
         _write(listing.suites_json(suites))
-        return
+        return 0
     for suite in suites:
         listing.print_tasks(console, suite)
+    return 0
 
 
 def _write(data: bytes) -> None:

@@ -42,6 +42,7 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_wait_ms: float = 0.0
     device: str = "auto"
     compile: bool = False
+    trust_remote_code: bool = False  # whether a checkpoint may bring Python of its own
     deterministic: bool | Literal["auto"] = "auto"  # auto: on CPU
     render: Literal["auto", "gpu", "cpu"] = "auto"
     video: int | Literal["none", "failures", "all"] = "none"  # a number: the first episodes of each task

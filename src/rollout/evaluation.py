@@ -22,9 +22,11 @@ from rollout.errors import ResultsError, UsageError
 from rollout.plan import plan_episodes, shard, video_request
 from rollout.policies.base import Policy
 from rollout.rendering import Backend, require_rendering
+from rollout.resources import trim_memory
 from rollout.results.export import write_eval_info
 from rollout.results.header import Header
 from rollout.results.journal import Journal, holds_journal
+from rollout.results.packed import Records
 from rollout.results.report import Report
 from rollout.results.summary import Timing, summarize, write_summary
 from rollout.sim.video import require_encoder, video_path
@@ -55,7 +57,6 @@ class Evaluation:
         self._backend, self._adapters, self._protocol = backend, adapters, protocol
         self._display = display
         self._counters = Counters()
-        self._results: dict[tuple[str, int, int], EpisodeResult] = {}
         self._journal: Journal | None = None
         self._run: Run | None = None
         self._interrupted = False
@@ -82,6 +83,7 @@ class Evaluation:
         """Fix what will run. Raises `UsageError`."""
         self._suites = suites
         self._specs = shard(plan_episodes(suites.values(), self._config), self._config.shard)
+        self._records = Records(self._specs)
 
     def open(self, slots: list[Slot]) -> None:
         """Open the results directory and take over what a resumed run finds there. Raises `UsageError`."""
@@ -97,16 +99,15 @@ class Evaluation:
             self._journal = opener(Path(self._config.out), self._header())
         except ResultsError as exc:
             raise UsageError(str(exc)) from exc
-        planned = {spec.key for spec in self._specs}
         for result in self._journal.recorded:
-            if result.key in planned:
-                self._results[result.key] = result
+            if result.key in self._records.places:
+                self._records.add(result)
                 count(self._counters, result)
         self._counters.resumed = self._counters.done
 
     async def run(self, options: Mapping[str, Mapping[str, str]]) -> Report:
         """Measure what is not on record yet. The results are written whatever ends the run."""
-        todo = [spec for spec in self._specs if spec.key not in self._results]
+        todo = [spec for spec in self._specs if not self._records.has(spec.key)]
         display = self._display
         display.start(self._run_plan(), self._counters)
         notes = [*(self._journal.notes if self._journal else ()), *advice(self._config, self._policy.spec)]
@@ -140,27 +141,28 @@ class Evaluation:
                 relative = os.path.relpath(result.video, self._journal.out.absolute())
                 result = msgspec.structs.replace(result, video=relative)
             self._journal.append(result, actions)
-        self._results[result.key] = result
+        self._records.add(result)
         if self._stopwatch is not None and result.built:
             self._stopwatch.built_s += result.time_s.reset
 
     def _finish(self, timing: Timing) -> Report:
-        order = [spec.key for spec in self._specs]
-        episodes = tuple(self._results[key] for key in order if key in self._results)
+        episodes = self._records
         instructions = {key: task.instruction for key, task in self._counters.tasks.items()}
-        summary = summarize(episodes, len(order), instructions, timing, self._protocol)
+        warnings = () if self._run is None else self._run.warnings.texts
+        summary = summarize(episodes, len(self._specs), instructions, timing, self._protocol, warnings)
         out = None
         if self._journal is not None:
             out = self._journal.out
             with self._journal as journal:
                 if summary.complete:
-                    journal.seal(order)
+                    journal.seal(self._records.places)
                 for torso in (out / "videos").rglob(
                     "*.partial.mp4"
                 ):  # of workers that were killed while filming
                     torso.unlink(missing_ok=True)
                 write_summary(out, summary)
                 write_eval_info(out, episodes, timing)
+            trim_memory()  # of what the files took: this process may evaluate again and again
         return Report(summary=summary, episodes=episodes, out=out, interrupted=self._interrupted)
 
     def _settings(self, options: Mapping[str, Mapping[str, str]]) -> RunSettings:
@@ -184,7 +186,7 @@ class Evaluation:
         return min(wanted, self._policy.spec.max_batch or wanted)
 
     def _video(self, spec: EpisodeSpec) -> VideoRequest | None:
-        if self._config.out is None:
+        if self._config.out is None or self._config.video == "none":
             return None
         # Absolute: a simulator may change its process's working directory.
         return video_request(spec, self._config, video_path(Path(self._config.out).absolute(), spec))

@@ -8,6 +8,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
+from rollout.display.text import one_line
 from rollout.envs.registry import families, load_simulator, missing_requirement
 from rollout.policies.load import known_policies, policy_form
 from rollout.results.files import pretty_json
@@ -96,7 +97,13 @@ def print_tasks(console: Console, suite: SuiteInfo) -> None:
     table.add_column("instruction", overflow="fold")
     for task in suite.tasks:
         starts = "seeded" if task.n_init_states is None else str(task.n_init_states)
-        table.add_row(str(task.task_id), str(task.horizon or "none"), starts, task.task, task.instruction)
+        table.add_row(
+            str(task.task_id),
+            str(task.horizon or "none"),
+            starts,
+            one_line(task.task),
+            one_line(task.instruction),
+        )
     console.print(table)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import numpy as np
 from msgspec import Struct
 
-from rollout.values import Array, pack_array, unpack_array
+from rollout.values import Array, pack_array, plain_dtype, unpack_array
 
 if TYPE_CHECKING:
     import gymnasium
@@ -48,6 +48,9 @@ class Box(_Description, frozen=True):
     high: Array
     unbounded: tuple[Array, Array] | None = None  # bool, of `shape`
 
+    def __post_init__(self) -> None:
+        _check(self.dtype, self.shape, self.low, self.high, *(self.unbounded or ()))
+
 
 class Choice(_Description, frozen=True):
     """`Discrete` (shape `()`), `MultiDiscrete` and `MultiBinary`: integers in `[start, start + n)` each.
@@ -60,6 +63,9 @@ class Choice(_Description, frozen=True):
     n: Array
     start: Array
     binary: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self.dtype, self.shape, self.n, self.start)
 
 
 class Text(_Description, frozen=True):
@@ -99,6 +105,14 @@ class OneOf(_Description, frozen=True):
 
 ArraySpace: TypeAlias = Box | Choice
 Space: TypeAlias = Union[Box, Choice, Text, Fields, Repeated, GraphSpace, OneOf]  # noqa: UP007
+
+
+def _check(dtype: str, shape: tuple[int, ...], *arrays: Array) -> None:
+    """Raise an error that decoding reports where a description that was received contradicts itself."""
+    plain_dtype(dtype)
+    for array in arrays:
+        if unpack_array(array).shape != shape:
+            raise ValueError(f"bounds of shape {array.shape} for a space of shape {shape}")
 
 
 def describe(space: gymnasium.Space[Any]) -> Space:  # noqa: PLR0911

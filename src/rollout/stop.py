@@ -2,44 +2,63 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import select
 import signal
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
 
 import anyio
-from anyio.abc import TaskStatus
-
-from rollout.errors import RolloutError
 
 __all__ = ["Stop"]
 
 T = TypeVar("T")
+PATIENCE_S: Final = 3.0
+SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 class Stop:
-    """Watches for SIGINT, SIGTERM and SIGHUP while `guard` runs something."""
+    """Listens for SIGINT, SIGTERM and SIGHUP while `guard` runs something. For the main thread, which gets them."""
 
     def __init__(self) -> None:
         self.received: int | None = None  # the signal that came
+        self._overdue = False  # the event loop has not heard of it in time
+        self._cut = False  # and was therefore made to
 
     async def guard(self, work: Callable[[], Awaitable[T]], interrupt: Callable[[], bool]) -> T | None:
         """What `work` returns; None where a signal ended it.
 
         `interrupt` asks `work` to return what it has, and answers whether it will: `work` is cancelled otherwise.
+        Where something keeps the event loop from hearing of the signal, as a policy's factory may, it is cancelled
+        where it stands, after a while.
         """
-        found: T | None = None
-        error: RolloutError | None = None
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(self._watch, interrupt, tasks.cancel_scope)
-            try:
-                found = await work()
-            except RolloutError as exc:  # out of the task group as itself, not as a group of one
-                error = exc
-            tasks.cancel_scope.cancel()
-        if error is not None:
-            raise error
-        return found
+        loop = asyncio.get_running_loop()
+        with anyio.CancelScope() as scope:
+
+            def end() -> None:
+                patience.cancel()
+                if not interrupt():
+                    scope.cancel()
+
+            patience = threading.Timer(PATIENCE_S, self._insist, (threading.get_ident(),))
+            patience.daemon = True
+
+            def first() -> None:
+                patience.start()
+                loop.call_soon_threadsafe(end)
+
+            with self._listening(first):
+                try:
+                    return await work()
+                except asyncio.CancelledError:
+                    if not self._cut:
+                        raise
+                finally:
+                    patience.cancel()
+        return None
 
     def farewell(self) -> str:
         """What to say at the end, for a signal that was received."""
@@ -50,14 +69,40 @@ class Stop:
         """128 and the signal's number, as shells count."""
         return 128 + (self.received or 0)
 
-    async def _watch(
-        self, interrupt: Callable[[], bool], scope: anyio.CancelScope, *, task_status: TaskStatus[None]
-    ) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-            task_status.started()
-            async for number in signals:
-                if self.received is not None:
-                    os._exit(128 + self.received)  # the forkserver sees it, and kills every worker
-                self.received = number
-                if not interrupt():
-                    scope.cancel()
+    @contextmanager
+    def _listening(self, first: Callable[[], None]) -> Iterator[None]:
+        # Handlers of Python's, not of the event loop: they run while the loop is kept from running.
+        def heard(number: int, _frame: Any) -> None:
+            if self._overdue:
+                self._overdue, self._cut = False, True
+                # Not KeyboardInterrupt: that would end the event loop, and with it what others clean up there.
+                raise asyncio.CancelledError
+            if self.received is not None:
+                self._leave()
+            self.received = number
+            first()
+
+        before = {number: signal.signal(number, heard) for number in _heard()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _insist(self, thread: int) -> None:
+        self._overdue = True
+        signal.pthread_kill(thread, self.received or signal.SIGINT)
+
+    def _leave(self) -> None:
+        """Now. The forkserver sees it, and kills every worker."""
+        with suppress(OSError, ValueError):
+            if os.isatty(1) and select.select([], [1], [], 0)[1]:  # not paused by Ctrl-S
+                os.write(1, SHOW_CURSOR)  # which the live view hides
+        os._exit(self.exit_code)
+
+
+def _heard() -> list[signal.Signals]:
+    # `nohup` has SIGHUP ignored, and that is to stay so. Shells have a background command ignore SIGINT for the
+    # terminal's sake alone: who sends it to this very process means it.
+    ignorable = (signal.SIGTERM, signal.SIGHUP)
+    return [signal.SIGINT, *(n for n in ignorable if signal.getsignal(n) is not signal.SIG_IGN)]

@@ -176,6 +176,7 @@ class EpisodeResult(Struct, frozen=True, kw_only=True):
     init_state: int | None
     outcome: Outcome
     success: bool | None  # None: no success signal, or an error
+    success_at_reset: bool = False  # the goal held before the first step, where the simulator tells
     steps: int
     sum_reward: float | None  # None where a reward was not finite
     max_reward: float | None

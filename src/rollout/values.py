@@ -3,6 +3,9 @@
 A `Value` is what Gymnasium's spaces can produce, closed under nesting, with dtypes (byte order included),
 shapes and container types kept. Arrays travel as `(dtype, shape, bytes)` and are decoded as views on the
 received buffer, without a copy where that buffer is writable.
+
+Bytes that strangers sent pass through here, too: nothing is allocated by what they say of a size, and whatever is wrong
+with them is a `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ import re
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, Union
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
 from rollout.errors import ProtocolError
 
 __all__ = [
+    "UNDECODABLE",
     "Array",
     "Graph",
     "Items",
@@ -25,15 +30,21 @@ __all__ = [
     "Value",
     "pack",
     "pack_array",
+    "plain_dtype",
+    "sendable",
     "unpack",
     "unpack_array",
 ]
 
 SMALL: Final = 4096  # bytes up to which copying an array is cheaper than a view on it
-_DTYPE: Final = re.compile(r"[<>|][a-zA-Z]\d+(\[\d*[a-zA-Z]+\])?")  # what `np.dtype.str` is made of
+# What `np.dtype.str` is made of where it is not one of objects.
+_DTYPE: Final = re.compile(r"[<>|][biufcmMSUV]\d{1,9}(\[\d{0,9}[a-zA-Z]{1,7}\])?")
 _UTF32: Final = "utf-32-le"
 _LEAST_INT: Final = -(1 << 63)  # MessagePack's limits
 _MOST_INT: Final = (1 << 64) - 1
+
+UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no message. It never allocates by a size that they only declare."""
 
 
 class Array(Struct, frozen=True, array_like=True, tag="a"):
@@ -95,12 +106,12 @@ def unpack_array(array: Array) -> np.ndarray:
     Raises `ProtocolError` where dtype, shape and byte count do not fit together.
     """
     try:
-        view = np.ndarray(array.shape, _dtype(array.dtype), array.data)
+        view = np.ndarray(array.shape, plain_dtype(array.dtype), array.data)
         size = view.nbytes
         if size != len(array.data) or view.shape != array.shape:  # NumPy would infer a length of -1
             raise ValueError("not what the shape needs")
     except (TypeError, ValueError, OverflowError) as exc:
-        what = f"{array.dtype!r} {array.shape} of {len(array.data)} bytes"
+        what = f"{array.dtype[:40]!r} {str(array.shape)[:80]} of {len(array.data)} bytes"
         raise ProtocolError(f"bad array {what}: {exc}") from exc
     # Small arrays, mostly unaligned, are copied without asking: asking takes longer.
     return view.copy() if size <= SMALL or not view.flags.behaved else view
@@ -139,22 +150,35 @@ def pack(value: Any) -> Value:  # noqa: PLR0911
 
 def unpack(value: Value) -> Any:
     """The inverse of `pack`: equal values, dtypes, shapes and container types. Raises `ProtocolError`."""
+    try:
+        return _unpacked(value)
+    except RecursionError as exc:
+        raise ProtocolError("a value that is nested too deeply") from exc
+
+
+def _unpacked(value: Value) -> Any:
     match value:
         case Array():
             return unpack_array(value)
         case Scalar():
             return _unpack_scalar(value)
         case Items():
-            items = map(unpack, value.items)
+            items = map(_unpacked, value.items)
             return list(items) if value.is_list else tuple(items)
         case Mapping():
-            return {key: unpack(item) for key, item in value.items.items()}
+            return {key: _unpacked(item) for key, item in value.items.items()}
         case Graph():
             from gymnasium.spaces import GraphInstance
 
-            return GraphInstance(unpack(value.nodes), unpack(value.edges), unpack(value.edge_links))
+            return GraphInstance(*map(_unpacked, (value.nodes, value.edges, value.edge_links)))
         case _:
             return value
+
+
+def sendable(text: str) -> str:
+    """`text` as UTF-8 can carry it: a lone surrogate becomes a question mark."""
+    plain = str.__str__(text)  # a subclass may print as something else
+    return plain if plain.isascii() else plain.encode(errors="replace").decode()
 
 
 def _pack_scalar(value: np.generic) -> Scalar:
@@ -171,9 +195,9 @@ def _unpack_scalar(scalar: Scalar) -> np.generic:
             return np.str_(scalar.data.decode(_UTF32))
         if scalar.dtype == "bytes_":
             return np.bytes_(scalar.data)
-        (value,) = np.frombuffer(scalar.data, _dtype(scalar.dtype))
-    except (TypeError, ValueError) as exc:
-        raise ProtocolError(f"bad scalar {scalar.dtype!r} of {len(scalar.data)} bytes: {exc}") from exc
+        (value,) = np.frombuffer(scalar.data, plain_dtype(scalar.dtype))
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise ProtocolError(f"bad scalar {scalar.dtype[:40]!r} of {len(scalar.data)} bytes: {exc}") from exc
     scalar_value: np.generic = value
     return scalar_value
 
@@ -200,7 +224,8 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 
 @lru_cache(maxsize=256)
-def _dtype(name: str) -> np.dtype:
+def plain_dtype(name: str) -> np.dtype:
+    """The dtype of that name. Raises `TypeError` or `ValueError` where it is none of plain bytes."""
     if not _DTYPE.fullmatch(name):
         raise ValueError("not a dtype")
     dtype = np.dtype(name)

@@ -90,3 +90,17 @@ def test_prints_go_to_stderr_while_it_runs_so_that_stdout_stays_json(make, capsy
     *lines, last = captured.out.splitlines()
     assert [event["event"] for event in events("\n".join(lines))] == ["start", "progress", "end"]
     assert last == "after"
+
+
+def test_a_simulators_words_reach_no_terminal_as_commands(make):
+    stream, said = io.StringIO(), "\x1b[2J\x9b31m\x7f\x00\u202e é"
+    display = JsonDisplay(stream)
+    display.start(make.plan(out="runs/\udcff"), make.counters())
+    display.note(said)
+    display.episode(make.error(said))
+    display.finish()
+    lines = stream.getvalue().splitlines()
+    assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for line in lines for character in line)
+    assert json.loads(lines[0])["out"] == "runs/\\udcff"  # a path that is no UTF-8
+    assert json.loads(lines[1])["message"] == said
+    assert json.loads(lines[2])["record"]["error"]["message"] == said

@@ -49,7 +49,7 @@ def test_notes_and_errors_stand_above_the_region(make, screen, live):
     assert screen.shown[:4] == [
         "worker 3 died: killed by SIGKILL; retrying",
         "error: metaworld:mt10 reach-v3 episode 3: WorkerDied: out of [red]memory[/red]",
-        "a worker says [2J",
+        "a worker says",
         "rollout  metaworld:mt10  policy expert  2 workers  → runs/first",
     ]
 

@@ -11,7 +11,7 @@ from rollout.display.base import WorkerState
 from rollout.display.frame import View, compose
 from rollout.display.rates import Bound, Rates
 from rollout.display.tasks import choose
-from rollout.display.text import ErrorLines, count, duration, label, percent, tell_apart
+from rollout.display.text import ErrorLines, count, duration, label, one_line, percent, tell_apart
 
 RATES = Rates(
     steps_per_s=1234.0, decisions_per_s=120.0, mean_batch=7.9, policy_busy=0.35, bound=Bound.SIMULATORS
@@ -238,7 +238,7 @@ def test_the_last_frame_leaves_the_tasks_to_the_table_of_results(make, lines):
 
 def test_control_characters_of_a_simulator_never_reach_the_terminal(make, lines):
     counters = make.counters(1, name=lambda index: "a\x1b[2Jb\nc")
-    assert any("a [2Jb c" in line for line in lines(counters))
+    assert any("ab c" in line for line in lines(counters))
 
 
 def test_wide_characters_keep_the_columns_aligned(make, lines):
@@ -303,3 +303,37 @@ def test_an_error_is_told_with_its_first_line_until_it_repeats(make):
     ]
     assert errors.tell(make.error("another")) is not None
     assert errors.tell(make.result()) is None
+
+
+def test_errors_that_differ_in_numbers_are_alike(make):
+    errors = ErrorLines(most_alike=3)
+    told = [errors.tell(make.error(f"exploded in episode {n}", episode=n)) for n in range(1000)]
+    assert [line is None for line in told] == [False] * 3 + [True] * 997
+
+
+def test_a_task_that_its_suite_repeats_is_named_once(make):
+    result = make.error("gone", suite="gym:module:some/Env-v0", task="some/Env-v0")
+    assert ErrorLines().tell(result) == "error: some/Env-v0 episode 3: WorkerDied: gone"
+
+
+def test_an_episode_that_was_never_tried_has_no_line_of_its_own(make):
+    errors = ErrorLines()
+    assert errors.tell(make.error("no such robot", attempts=0)) is None
+    assert errors.tell(make.error("no such robot", attempts=1)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[1;31mred\x1b[0m and\n\tblue", "red and blue"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x07!", "link!"),
+        ("\x9b2Jcleared\x1bc \x1b(B", "cleared"),
+        ("\x1b]0;a title without an end", "0;a title without an end"),
+        ("left\u202eright\x00\x7f\ud800", "left right"),
+        ("\x1b\x1b[0m[2Jnested", "[2Jnested"),
+        ("漢字 é [0.1, 0.2] \\x1b[2J", "漢字 é [0.1, 0.2] \\x1b[2J"),
+    ],
+)
+def test_a_line_has_no_codes_for_a_terminal(text, shown):
+    assert one_line(text) == shown
+    assert one_line(text).isprintable()

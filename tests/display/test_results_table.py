@@ -64,7 +64,28 @@ def test_errors_have_a_column_and_a_sentence_and_enter_no_rate(printed):
     assert lines[2].split()[2:5] == ["1/1", "100.0", "%"]
     assert lines[1].split()[-3:] == ["errors", "steps", "return"]
     assert lines[2].split()[-3] == "2"
-    assert lines[-1] == "2 episodes could not be measured and count in no rate"
+    assert lines[-1] == (
+        "2 episodes could not be measured and count in no rate, which would be between 50 % and 100 % with them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        (
+            "sffe",
+            "1 episode could not be measured and counts in no rate, which would be between 25 % and 50 % with it",
+        ),
+        (
+            "f" * 399 + "e",
+            "1 episode could not be measured and counts in no rate, which would be between 0 % and 1 % with it",
+        ),
+        ("uue", "1 episode could not be measured and counts in no mean"),
+        ("ee", "no episode could be measured: there is no result"),
+    ],
+)
+def test_it_is_said_what_the_errors_do_to_the_number(printed, outcomes, said):
+    assert printed({("mt10", "reach-v3"): outcomes})[-1] == said
 
 
 def test_without_a_success_signal_there_are_no_rates_but_returns(printed):

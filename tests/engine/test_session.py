@@ -9,7 +9,7 @@ import pytest
 
 from rollout.engine.execution import Execution
 from rollout.engine.session import EpisodeSession, failed
-from rollout.errors import PolicyError
+from rollout.errors import PolicyError, ProtocolError
 from rollout.sim.protocol import RunDone
 from rollout.spaces import Box, Choice, Fields, Space, Text
 from rollout.types import EpisodeFailure, EpisodeResult, EpisodeSpec, Outcome, Spent, TaskInfo
@@ -128,7 +128,7 @@ def test_the_digest_is_the_same_however_the_episode_was_cut_into_chunks() -> Non
     whole.executed(done([1.0, 2.0, 3.0, 4.0], truncated=True, success=False))
     for index in range(4):
         pieces.chunk(actions[index : index + 1])
-        pieces.executed(done([index + 1.0], truncated=index == 3, success=False))
+        pieces.executed(done([index + 1.0], truncated=index == 3, success=False, observations=({},)))
     assert finish(whole).digest == finish(pieces).digest
 
 
@@ -225,3 +225,20 @@ def test_noise_seeds_differ_by_decision_and_episode_and_by_nothing_else() -> Non
     assert len(seeds) == 15
     assert noise_seed(SPEC, 0) == noise_seed(replace(SPEC, horizon=7, init_state=3), 0)
     assert 0 <= min(seeds) <= max(seeds) < 2**63
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        done([]),  # it would be asked for ever
+        done([0.0, 0.0], truncated=True),  # more than it was given
+        done([0.0]),  # nothing to decide from
+        RunDone(b"1234567", True, False, None, (), 0.0, 0.0),
+    ],
+    ids=["no step", "too many steps", "no observation", "a part of a reward"],
+)
+def test_an_answer_that_a_chunk_cannot_have_had_is_a_broken_protocol(answer: RunDone) -> None:
+    episode = session()
+    episode.chunk(np.zeros((1, 2), "f4"))
+    with pytest.raises(ProtocolError, match="after 1 actions"):
+        episode.executed(answer)

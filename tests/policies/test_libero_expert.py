@@ -194,8 +194,8 @@ def test_other_simulators_are_refused() -> None:
 @pytest.mark.parametrize(
     ("suite", "task_id", "moved"),
     [
-        ("spatial", 0, "akita_black_bowl_1.pos.z"),
-        ("object", 1, "basket_1_contain_region.size.z"),
+        pytest.param("spatial", 0, "akita_black_bowl_1.pos.z", marks=pytest.mark.soak),
+        pytest.param("object", 1, "basket_1_contain_region.size.z", marks=pytest.mark.soak),
         ("goal", 7, "flat_stove_1_button.qpos"),
     ],
 )

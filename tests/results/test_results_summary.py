@@ -122,7 +122,8 @@ def test_the_file_is_strict_json_with_the_names_of_the_contract(tmp_path: Path) 
     write_summary(tmp_path, summary)
     text = (tmp_path / SUMMARY).read_text(encoding="utf-8")
     data = json.loads(text, parse_constant=pytest.fail)
-    names = {"overall", "suites", "tasks", "planned", "complete", "clipped_actions", "timing", "protocol"}
+    names = {"overall", "suites", "tasks", "planned", "complete", "clipped_actions", "success_at_reset"}
+    names |= {"warnings", "timing", "protocol"}
     assert set(data) == names
     assert data["overall"] == {
         "n_episodes": 2,

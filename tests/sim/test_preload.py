@@ -19,9 +19,10 @@ import pytest
 from rollout.envs.gl import VARIABLES, rendering_off
 from rollout.errors import SimulatorError, UsageError, WorkerDied
 from rollout.rendering import choose_backend, worker_environment
+from rollout.sim.limits import TimeLimits
 from rollout.sim.processes import Forkserver
 from rollout.sim.protocol import Reset
-from rollout.sim.worker import TimeLimits, WorkerProcess
+from rollout.sim.worker import WorkerProcess
 from rollout.types import EpisodeSpec, ObservationRequest
 from rollout.values import pack_array
 
@@ -46,6 +47,12 @@ async def workers(families: Sequence[str], environs: Sequence[dict[str, str]]) -
 def mapped(pid: int, names: Sequence[str] = GL) -> set[str]:
     maps = Path(f"/proc/{pid}/maps").read_text()
     return {name for name in names if name in maps}
+
+
+def cpu_s(pid: int) -> float:
+    """What a process has used, which does not depend on how busy the machine is."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def backend(mujoco_gl: str) -> dict[str, str]:
@@ -146,20 +153,16 @@ def test_preloading_makes_no_gl_and_no_cuda_context_and_starts_no_thread() -> No
 
 
 @pytest.mark.libero
-def test_eight_libero_workers_are_ready_in_half_a_second_after_the_preload() -> None:
-    async def seconds() -> float:
-        async with workers(["libero"], [{}] * 9) as (_, first, *others):
-            await first.start("libero", {})  # which waits for the preload
-            began = time.perf_counter()
+def test_eight_libero_workers_are_ready_after_half_a_second_of_work_together() -> None:
+    async def main() -> float:
+        async with workers(["libero"], [{}] * 8) as (_, *made):
             async with anyio.create_task_group() as starting:
-                for worker in others:
+                for worker in made:
                     starting.start_soon(worker.start, "libero", {})
-            took = time.perf_counter() - began
-            assert all(mapped(worker.pid, ["libmujoco"]) for worker in others)
-            return took
+            assert all(mapped(worker.pid, ["libmujoco"]) for worker in made)
+            return sum(cpu_s(worker.pid) for worker in made)
 
-    tries = (anyio.run(seconds) for _ in range(3))  # 0.2 s each, but the machine may be busy
-    assert any(took < 0.5 for took in tries)
+    assert anyio.run(main) < 0.5  # 0.1 s; an import alone takes 2 s
 
 
 ADAPTER = """
@@ -257,7 +260,7 @@ def test_leaving_does_not_wait_for_an_import(third_party: Any) -> None:
             began = time.perf_counter()
         return time.perf_counter() - began
 
-    assert anyio.run(main) < 1.5
+    assert anyio.run(main) < 4.0  # after 5 s it would be killed anyway
 
 
 def test_what_was_set_is_set_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,7 @@ from rollout.envs.gl import VARIABLES
 
 pytestmark = pytest.mark.gl
 
-LIBERO, META_WORLD = "libero:object", "metaworld:reach-v3"
-TARGETS = [
-    pytest.param(LIBERO, marks=pytest.mark.libero),
-    pytest.param(META_WORLD, marks=pytest.mark.metaworld),
-]
+TARGETS = {"libero": "libero:object", "metaworld": "metaworld:reach-v3"}
 WATCHING = """
 import numpy as np
 import rollout
@@ -88,9 +86,17 @@ def run(folder: Path, mujoco_gl: str, *command: str) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-@pytest.mark.parametrize("mujoco_gl", ["egl", "osmesa"])
-@pytest.mark.parametrize("target", TARGETS)
+def cases() -> list[Any]:
+    """Every target, back end and number of workers; the quick half has every pair of them."""
+    found = []
+    for (family, target), mujoco_gl, workers in product(TARGETS.items(), ("egl", "osmesa"), ("0", "2")):
+        odd = (family == "libero") ^ (mujoco_gl == "egl") ^ (workers == "0")
+        marks = [getattr(pytest.mark, family), *([] if odd else [pytest.mark.soak])]
+        found.append(pytest.param(target, mujoco_gl, workers, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("target", "mujoco_gl", "workers"), cases())
 def test_the_command_line_prints_nothing_of_the_simulators(
     folder: Path, target: str, mujoco_gl: str, workers: str
 ) -> None:
@@ -101,7 +107,9 @@ def test_the_command_line_prints_nothing_of_the_simulators(
     assert [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "target", [pytest.param(target, marks=getattr(pytest.mark, family)) for family, target in TARGETS.items()]
+)
 def test_a_script_prints_nothing_but_its_own(folder: Path, target: str) -> None:
     done = run(folder, "egl", "script.py", target)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "failure failure\n")

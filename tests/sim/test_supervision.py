@@ -188,6 +188,15 @@ def test_a_fault_common_to_all_workers_ends_the_run_early_with_one_message(
     assert sum(bool(e.error.traceback) for e in report.episodes if e.error) <= 6
 
 
+@pytest.mark.parametrize("how", ["close hangs", "close raises"])
+def test_a_simulator_that_cannot_be_closed_costs_the_next_task_nothing(how: str) -> None:
+    told = Told()
+    report = rollout.run("zero", [MAKER, OTHER], episodes=3, workers=1, options={"how": how}, display=told)
+    assert [e.outcome for e in report.episodes] == ["success"] * 6
+    assert {e.attempts for e in report.episodes} == {1}
+    assert not told.notes
+
+
 def test_a_worker_is_replaced_after_as_many_episodes_as_asked(tmp_path: Path) -> None:
     log = tmp_path / "log"
     rollout.run("zero", MAKER, episodes=7, workers=1, options={"log": str(log)}, recycle_after=3)

@@ -212,6 +212,12 @@ def test_a_disk_that_fills_up_is_one_clear_line_and_leaves_nothing(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_picture_that_the_encoder_refuses_is_no_full_disk_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the video cannot be encoded"):
+        VideoWriter(tmp_path / "a.mp4", 10).add(np.zeros((2, 20_000, 3), np.uint8))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_pyav_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_encoder()
     monkeypatch.setitem(sys.modules, "av", None)
@@ -263,3 +269,13 @@ def test_a_hostile_name_is_one_folder() -> None:
 )
 def test_distinct_episodes_have_distinct_videos(first: EpisodeSpec, second: EpisodeSpec) -> None:
     assert video_path("out", first) != video_path("out", second)
+
+
+def test_a_link_in_place_of_the_unfinished_file_is_never_written_through(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    (tmp_path / "film.partial.mp4").symlink_to(victim)
+    writer = VideoWriter(tmp_path / "film.mp4", fps=20)
+    writer.add(np.zeros((16, 16, 3), np.uint8))
+    assert writer.finish() == str(tmp_path / "film.mp4")
+    assert victim.read_bytes() == b"mine"

@@ -43,6 +43,12 @@ class Troublemaker(gym.Env[Any, Any]):
             time.sleep(300)
         return np.zeros(1, np.float32), 1.0, self.t >= 3, False, {"is_success": True}
 
+    def close(self) -> None:
+        if self.how == "close hangs":
+            time.sleep(300)
+        if self.how == "close raises":
+            raise RuntimeError("eglDestroyContext")
+
     def _start_orphans(self) -> None:
         """A child in a session of its own, and a daemon whose parent is gone."""
         self._write(subprocess.Popen(SLEEP, start_new_session=True).pid)

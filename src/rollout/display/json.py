@@ -24,17 +24,19 @@ import time
 from collections import Counter
 from typing import Final, TextIO
 
-import msgspec
 from msgspec import Struct
 
 from rollout.display.base import Counters, RunPlan, TaskCounters, WorkerState
 from rollout.display.rates import Bound, Rates, RateWindow, eta_s, overall, whole_run
+from rollout.results.files import encode_json
 from rollout.results.stats import wilson
 from rollout.types import EpisodeResult
 
 __all__ = ["JsonDisplay"]
 
 EVERY_S: Final = 5.0
+# JSON allows them raw, and a terminal obeys them: a simulator's words must not reach it as commands.
+_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 class _Event(Struct, frozen=True, kw_only=True, tag_field="event", tag=lambda name: name.lower()):
@@ -100,7 +102,6 @@ class JsonDisplay:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._window = RateWindow()
-        self._encoder = msgspec.json.Encoder()
         self._redirected = contextlib.ExitStack()
 
     def start(self, plan: RunPlan, counters: Counters) -> None:
@@ -147,7 +148,7 @@ class JsonDisplay:
         return round(time.monotonic() - self._started_s, 6)
 
     def _send(self, event: _Event) -> None:
-        self._stream.write(self._encoder.encode(event).decode() + "\n")
+        self._stream.write(encode_json(event).decode().translate(_CONTROLS) + "\n")
         self._stream.flush()
 
 

@@ -157,9 +157,22 @@ def _closing(summary: Summary) -> Iterator[Text]:
     if not summary.complete:
         yield Text(f"incomplete: {plural(missing, 'episode')} of {summary.planned} not run", style="yellow")
     if summary.overall.n_error:
-        errors = plural(summary.overall.n_error, "episode")
-        verb = "counts" if summary.overall.n_error == 1 else "count"
-        yield Text(f"{errors} could not be measured and {verb} in no rate", style="red")
+        yield Text(_errors(summary.overall), style="red")
+
+
+def _errors(stats: Stats) -> str:
+    """What the errors do to the number: at worst all of them would have failed, at best succeeded."""
+    errors, judged = stats.n_error, _judged(stats)
+    if errors == stats.n_episodes:
+        return "no episode could be measured: there is no result"
+    left_out = (
+        f"{plural(errors, 'episode')} could not be measured and {'counts' if errors == 1 else 'count'} in no "
+    )
+    if not judged:
+        return left_out + "mean"
+    everything = judged + errors
+    low, high = percent(stats.n_success / everything), percent((stats.n_success + errors) / everything)
+    return f"{left_out}rate, which would be between {low} and {high} with {'it' if errors == 1 else 'them'}"
 
 
 def _timing(timing: Timing) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import takewhile
@@ -11,11 +12,12 @@ from rich.cells import cell_len, set_cell_size
 
 from rollout.display.base import TaskCounters
 from rollout.results.stats import wilson
-from rollout.types import EpisodeResult
+from rollout.types import EpisodeFailure, EpisodeResult
 
 __all__ = [
     "UNKNOWN",
     "ErrorLines",
+    "alike",
     "count",
     "cut",
     "cut_left",
@@ -27,10 +29,19 @@ __all__ = [
     "percent",
     "plural",
     "rate",
+    "reason",
     "tell_apart",
 ]
 
 UNKNOWN: Final = "–"
+LONGEST: Final = 300  # characters of an error that one line shows
+
+# What moves a terminal's cursor, sets its title, or asks it something: removed as a whole, or its rest would be read.
+_TERMINAL_CODES: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS …: titles, links
+    r"|\x1b[ -/]*[0-~]"
+)
 
 
 def percent(share: float) -> str:
@@ -79,7 +90,8 @@ def plural(number: int, noun: str) -> str:
 
 @lru_cache(maxsize=1024)
 def one_line(text: str) -> str:
-    """`text` without line breaks, control characters and runs of blanks: safe to print anywhere."""
+    """`text` without terminal codes, line breaks, control characters and runs of blanks: safe to print anywhere."""
+    text = _TERMINAL_CODES.sub("", text)
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
@@ -122,24 +134,41 @@ def tell_apart(names: Sequence[str], width: int) -> list[str]:
     return ["…" + " ".join(split[shared:]) for split in words] if shared > 1 else list(names)
 
 
+def reason(failure: EpisodeFailure) -> str:
+    """`ValueError: the first line of its message`, safe to print, and not cut."""
+    lines = (one_line(line) for line in failure.message.split("\n"))
+    message = next((line for line in lines if line), "")
+    return f"{one_line(failure.type)}: {message}" if message else one_line(failure.type)
+
+
+def alike(failure: EpisodeFailure) -> tuple[str, str]:
+    """What two errors share that differ at most in numbers: an episode, a step, an address."""
+    return failure.type, re.sub(r"0x[0-9a-fA-F]+|\d+", "#", reason(failure))
+
+
 class ErrorLines:
-    """One line an error, and silence once the same error has been told often enough."""
+    """One line an error, and silence once its like has been told often enough."""
 
     def __init__(self, most_alike: int = 3) -> None:
         self._most_alike = most_alike
         self._seen: dict[tuple[str, str], int] = {}
 
     def tell(self, result: EpisodeResult) -> str | None:
-        """The line for this result; None where it has no error, or one that was told `most_alike` times."""
-        if result.error is None:
+        """The line for this result. None where it has no error, one that was told `most_alike` times, or was never
+        tried: that its task cannot be built was said already."""
+        if result.error is None or result.attempts == 0:
             return None
-        message = one_line(result.error.message.strip().partition("\n")[0])
-        alike = (result.error.type, message)
-        seen = self._seen.get(alike, 0) + 1
-        self._seen[alike] = seen
+        kind = alike(result.error)
+        seen = self._seen[kind] = self._seen.get(kind, 0) + 1
         if seen > self._most_alike:
             return None
-        name = one_line(result.task) if len(result.task) <= 40 else f"task {result.task_id}"
-        what = f"{result.error.type}: {message}" if message else result.error.type
         tail = " (more of these are only counted)" if seen == self._most_alike else ""
-        return f"error: {one_line(result.suite)} {name} episode {result.episode}: {what[:300]}{tail}"
+        return f"error: {_name(result)} episode {result.episode}: {reason(result.error)[:LONGEST]}{tail}"
+
+
+def _name(result: EpisodeResult) -> str:
+    """Suite and task; the task alone where the suite only repeats it, as Gymnasium's do."""
+    suite, task = one_line(result.suite), one_line(result.task)
+    if suite.endswith(f":{task}"):
+        return task
+    return f"{suite} {task if len(task) <= 40 else f'task {result.task_id}'}"

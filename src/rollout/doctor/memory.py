@@ -12,9 +12,10 @@ from rollout.doctor.findings import Finding
 from rollout.errors import RolloutError
 from rollout.rendering import Backend, worker_environment
 from rollout.resources import auto_workers, peak_memory
+from rollout.sim.limits import TimeLimits
 from rollout.sim.processes import Forkserver
 from rollout.sim.protocol import Reset
-from rollout.sim.worker import TimeLimits, WorkerProcess
+from rollout.sim.worker import WorkerProcess
 from rollout.spaces import Box
 from rollout.types import EpisodeSpec, ObservationRequest
 from rollout.values import pack_array

@@ -58,6 +58,11 @@ class EpisodeActions:
             raise ValueError("an action that is not finite")
         return pack_array(sent)
 
+    @property
+    def n_sent(self) -> int:
+        """How many actions the simulator was given last."""
+        return len(self._sent)
+
     def executed(self, count: int) -> None:
         """The simulator executed the first `count` of those that were sent."""
         if isinstance(self._sent, np.ndarray):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import anyio
@@ -16,12 +17,15 @@ from rollout.engine.execution import Execution
 from rollout.engine.scheduler import Costs, Scheduler, TaskKey
 from rollout.engine.session import failed
 from rollout.engine.slots import Slot, watch_deadlines
+from rollout.engine.warnings import Warnings
 from rollout.errors import ProtocolError, RolloutError, SimulatorError, WorkerDied
 from rollout.policies.base import Policy
 from rollout.types import EpisodeFailure, EpisodeResult, EpisodeSpec, Outcome, SuiteInfo, VideoRequest
 from rollout.values import Value
 
 __all__ = ["Record", "Run", "RunSettings"]
+
+MOST_ALIKE = 10  # notes of retries
 
 Record = Callable[[EpisodeResult, Value | None], None]
 
@@ -56,11 +60,13 @@ class Run:
         self._news = anyio.Event()  # an episode ended: what was not worth a worker's while may be now
         self._policy, self._settings, self._counters = policy, settings, counters
         self._record_result, self._display = record, display
+        self.warnings = Warnings(display.note)
         self._suites = {spec.task_key: settings.suites[spec.suite].only(spec.task_id) for spec in specs}
         self._builds = Builds(self._suites, settings.retries)
         self._told: set[str] = set()  # kinds of failures to build
         self._ended_early = False
         self._told_growth = False
+        self._retries_told: Counter[str] = Counter()  # by kind of death
         self._fatal: RolloutError | None = None
         self._scope = anyio.CancelScope()
 
@@ -104,7 +110,7 @@ class Run:
                 await self._measure(slot, spec, batcher)
                 if (told := await slot.episode_over()) is not None and not self._told_growth:
                     self._told_growth = True
-                    self._display.note(f"{told}: does its simulator leak memory?")
+                    self.warnings(f"{told}: does its simulator leak memory?")
                 self._news.set()
                 self._news = anyio.Event()
         except RolloutError as exc:
@@ -150,7 +156,7 @@ class Run:
             else:
                 self._builds.died(spec, failure.type)
             if number <= self._settings.retries and not self._builds.hopeless(key):
-                self._display.note(f"{spec.task} episode {spec.episode}: {exc}; trying again")
+                self._tell_of_retry(spec, exc)
                 return False
         else:
             self._builds.built(key)
@@ -165,13 +171,14 @@ class Run:
         settings, states = self._settings, self._counters.workers
         states[slot.index] = WorkerState.STARTING
         family = spec.suite.partition(":")[0]
-        worker = await slot.ready(family, settings.options[family])
+        worker = await slot.ready(family, settings.options[family], spec.task_key)
         attempt = Attempt(
             spec=spec,
             suite=self._suites[spec.task_key],
             video=settings.video(spec),
             number=number,
             execution=settings.execution,
+            warn=self.warnings,
         )
         return await run_episode(attempt, worker, self._policy, batcher, self._counters)
 
@@ -180,7 +187,25 @@ class Run:
         reset_s = spent.reset if result.built else None
         seconds = spent.sim + spent.render + spent.wait + (0.0 if result.built else spent.reset)
         self._scheduler.measured(key, seconds, reset_s)
+        if result.success_at_reset:
+            self.warnings(
+                f"{result.task}: the goal already holds when an episode begins, so doing nothing may succeed "
+                "(success_at_reset in the records)"
+            )
+        if result.nonfinite_reward:
+            self.warnings(
+                f"{result.task}: a reward is not finite, so its episode has no return "
+                "(nonfinite_reward in the records)"
+            )
         self._finish(result, measured.actions)
+
+    def _tell_of_retry(self, spec: EpisodeSpec, exc: RolloutError) -> None:
+        kind = type(exc).__name__
+        self._retries_told[kind] += 1
+        told = self._retries_told[kind]
+        if told <= MOST_ALIKE:
+            tail = " (more of these are only counted)" if told == MOST_ALIKE else ""
+            self._display.note(f"{spec.task} episode {spec.episode}: {exc}; trying again{tail}")
 
     def _give_up(self, key: TaskKey, failure: EpisodeFailure) -> None:
         """Record what is left of a task as errors: every episode would meet the same, so it is said once."""
@@ -188,14 +213,12 @@ class Run:
         common = self._builds.common
         if common and not self._ended_early:
             self._ended_early = True
-            self._display.note(f"the run ends here, as no simulator can be built: {why}")
+            self.warnings(f"the run ends here, as no simulator can be built: {why}")
         elif failure.type not in self._told and not common:
             self._told.add(failure.type)
-            suite, _ = key
-            self._display.note(f"{suite} {self._counters.tasks[key].task} cannot be built: {why}")
-        brief = EpisodeFailure(
-            type=failure.type, message=failure.message
-        )  # its traceback stands in the first record
+            self._display.note(f"{self._counters.tasks[key].task} cannot be built: {why}")
+        # Its traceback stands in the first record.
+        brief = EpisodeFailure(type=failure.type, message=failure.message)
         for each in self._suites if common else (key,):
             for spec in self._scheduler.drop(each):
                 self._finish(failed(spec, brief, attempts=0), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -28,6 +29,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     video: VideoRequest | None
     number: int  # 1 for the first attempt
     execution: Execution
+    warn: Callable[[str], None] = lambda text: None  # told what a simulator remarks
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -50,6 +52,8 @@ async def run_episode(
     try:
         observe = policy.spec.observation_request
         ready = await worker.reset(Reset(attempt.suite, spec, observe, attempt.video))
+        for text in ready.remarks:
+            attempt.warn(text)
         session = _open(attempt, worker, policy)
         session.observe((ready.observation,))
         reset_s, sim_s, render_s, wait_s, video = ready.reset_s, 0.0, ready.render_s, 0.0, None
@@ -67,16 +71,27 @@ async def run_episode(
             actions = session.chunk(chunk)
             states[index] = stepping
             done = await worker.run(actions)
+            for text in done.remarks:
+                attempt.warn(text)
             counters.steps += session.executed(done)
             wait_s += waited
             sim_s += done.sim_s
             render_s += done.render_s
             counters.sim_busy_s += done.sim_s + done.render_s
-            video = done.video
+            if done.video and attempt.video is not None:
+                video = (
+                    attempt.video.path
+                )  # the child says only that it is there: no path of its own gets here
     finally:
         batcher.active -= 1
     spent = Spent(reset=reset_s, sim=sim_s, render=render_s, wait=wait_s)
-    result = session.result(attempts=attempt.number, spent=spent, built=ready.task is not None, video=video)
+    result = session.result(
+        attempts=attempt.number,
+        spent=spent,
+        built=ready.task is not None,
+        video=video,
+        success_at_reset=ready.success_at_reset,
+    )
     return Measured(result=result, actions=session.actions)
 
 

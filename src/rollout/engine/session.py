@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cached_property
 from hashlib import blake2b
 from math import isfinite
@@ -18,7 +19,7 @@ import numpy as np
 
 from rollout.engine.actions import EpisodeActions
 from rollout.engine.execution import Execution
-from rollout.errors import PolicyError
+from rollout.errors import PolicyError, ProtocolError
 from rollout.policies.base import Request, Session
 from rollout.sim.protocol import RunDone, WireObservation
 from rollout.types import EpisodeFailure, EpisodeResult, EpisodeSpec, Observation, Outcome, Spent, TaskInfo
@@ -75,14 +76,24 @@ class EpisodeSession:
             raise PolicyError(f"the policy returned {exc} (in {where})") from exc
 
     def executed(self, done: RunDone) -> int:
-        """Take over what a chunk did, and return how many steps that were."""
+        """Take over what a chunk did, and return how many steps that were.
+
+        Raises `ProtocolError` where that is not what a chunk can have done: such a worker would be asked for ever.
+        """
         count = len(done.rewards) // 8
+        going_on = not (done.terminated or done.truncated)
+        blind = going_on and not done.observations
+        if len(done.rewards) % 8 or not 0 < count <= self._actions.n_sent or blind:
+            raise ProtocolError(
+                f"{len(done.rewards)} bytes of rewards and {len(done.observations)} observations after "
+                f"{self._actions.n_sent} actions"
+            )
         self.steps += count
         self._rewards.append(done.rewards)
         self._actions.executed(count)
         self._last = done
-        self.ended = done.terminated or done.truncated
-        if not self.ended:
+        self.ended = not going_on
+        if going_on:
             self.observe(done.observations)
         return count
 
@@ -91,7 +102,9 @@ class EpisodeSession:
         """All executed actions of an ended episode, leading axis: steps."""
         return self._actions.value
 
-    def result(self, *, attempts: int, spent: Spent, built: bool, video: str | None) -> EpisodeResult:
+    def result(
+        self, *, attempts: int, spent: Spent, built: bool, video: str | None, success_at_reset: bool = False
+    ) -> EpisodeResult:
         """The record of an episode that was measured to its end."""
         last = self._last
         assert last is not None
@@ -103,6 +116,7 @@ class EpisodeSession:
             **_identity(self.spec),
             outcome=_outcome(last.success),
             success=last.success,
+            success_at_reset=success_at_reset,
             steps=self.steps,
             sum_reward=total if finite else None,
             max_reward=float(rewards.max()) if finite else None,
@@ -176,6 +190,6 @@ def _stacked(history: deque[Observation]) -> Observation:
         if isinstance(value, np.ndarray)
         else value
         if key == "task"
-        else [frame[key] for frame in frames]
+        else [deepcopy(frame[key]) for frame in frames]  # the policy may write into what it gets
         for key, value in newest.items()
     }

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 import anyio
 
 from rollout.engine.scheduler import TaskKey
-from rollout.errors import WorkerDied
-from rollout.sim.worker import InlineWorker, Worker, WorkerProcess
+from rollout.errors import ProtocolError, WorkerDied
+from rollout.sim.inline import InlineWorker
+from rollout.sim.worker import Worker, WorkerProcess
 
 __all__ = ["Slot", "watch_deadlines"]
 
@@ -40,10 +41,18 @@ class Slot:
         """The task whose simulator the worker has built."""
         return None if self.worker is None else self.worker.task
 
-    async def ready(self, family: str, options: Mapping[str, str]) -> Worker:
-        """A worker that is started for `family`; one of another family is replaced. Raises `WorkerDied`."""
+    async def ready(self, family: str, options: Mapping[str, str], key: TaskKey | None = None) -> Worker:
+        """A worker that is started for `family` and, given a `key`, holds no simulator but that task's.
+
+        One of another family is replaced, and so is one whose simulator cannot be closed. Raises `WorkerDied`.
+        """
         if self.worker is not None and self.worker.family != family:
             await self.discard()
+        if self.worker is not None and key is not None and self.worker.task not in (None, key):
+            try:
+                await self.worker.release()
+            except (WorkerDied, ProtocolError):
+                await self.discard()  # no episode has to answer for that
         if self.worker is None:
             try:
                 self.worker = self._spawn(self.index)

@@ -59,6 +59,8 @@ class Simulator(Protocol):
     step_s: ClassVar[float]
 
     info: TaskInfo  # complete once `build` returned
+    # Whether the goal held when the episode began, where the simulator can tell. An adapter may lack it.
+    success_at_reset: bool
 
     @classmethod
     def expand(cls, name: str) -> tuple[str, ...]:
@@ -74,7 +76,7 @@ class Simulator(Protocol):
     def preload(cls) -> None:
         """Import what `build` imports, in the process that workers are forked from: they then start at once.
 
-        The one member that an adapter may lack. Called with rendering switched off (`rollout.envs.gl`): no GL and no
+        An adapter may lack it. Called with rendering switched off (`rollout.envs.gl`): no GL and no
         CUDA context may be made here, and no thread started. What it raises is ignored: the workers import for
         themselves then, and say what is wrong.
         """
@@ -98,7 +100,7 @@ class Simulator(Protocol):
         ...
 
     def render(self) -> np.ndarray:
-        """The current frame for the video, uint8 (height, width, 3)."""
+        """The current frame for the video, uint8 (height, width, 3). An exception costs the video, not the episode."""
         ...
 
     def close(self) -> None: ...

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from math import isfinite, isnan
+from contextlib import suppress
+from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -18,9 +19,12 @@ from rollout.envs.actions import converter
 from rollout.envs.base import Requirement, Step
 from rollout.envs.gymnasium_observations import observation_fields, to_observation
 from rollout.envs.gymnasium_registry import find, keywords
+from rollout.envs.gymnasium_signals import flag, one_reward, plain_info, success
+from rollout.envs.gymnasium_start import START_OPTIONS, Start
 from rollout.envs.observations import check_keys
 from rollout.spaces import describe
 from rollout.types import EpisodeSpec, Observation, ObservationRequest, SuiteInfo, Task, TaskInfo
+from rollout.values import sendable
 
 if TYPE_CHECKING:
     import gymnasium
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["GymnasiumSimulator", "to_frame"]
 
 ATTRIBUTES: Final = ("task_description", "task", "instruction")
+# What the info of an environment has that was reset in the very step that ended its episode.
+AUTORESET: Final = frozenset(("final_info", "final_obs", "final_observation", "terminal_observation"))
 OLD_API: Final = (
     "this environment has the old Gym API (reset() takes no seed or returns the observation alone, step() "
     "returns four values): wrap it for Gymnasium, e.g. in shimmy's GymV21CompatibilityV0"
@@ -51,6 +57,7 @@ class GymnasiumSimulator:
     requires: ClassVar[tuple[Requirement, ...]] = (Requirement("gymnasium", "pip install gymnasium"),)
     options: ClassVar[Mapping[str, str]] = {
         "*": "a keyword argument of the environment (JSON, else text), e.g. --set max_episode_steps=200",
+        **START_OPTIONS,
     }
     protocols: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     needs_gl: ClassVar[Literal["always", "cameras", "never"]] = "never"
@@ -60,6 +67,7 @@ class GymnasiumSimulator:
     step_s: ClassVar[float] = 0.01
 
     info: TaskInfo
+    success_at_reset: bool = False
 
     _success_rule: ClassVar[str] = "info['is_success'], else info['success'], at any step"
 
@@ -72,14 +80,19 @@ class GymnasiumSimulator:
     def describe(cls, name: str, options: Mapping[str, str]) -> SuiteInfo:
         """The environment as a suite of one task, called by its id. Raises `UsageError` (see `find`)."""
         entry = find(name, options)
-        task = Task(task=entry.spec.id, task_id=0, horizon=entry.horizon)
+        task = Task(
+            task=entry.spec.id, task_id=0, horizon=entry.horizon, n_init_states=entry.start.init_states
+        )
         return SuiteInfo(suite=f"gym:{name}", tasks=(task,), versions=entry.versions)
 
     def __init__(self, suite: SuiteInfo, task_id: int, options: Mapping[str, str]) -> None:
         self._suite = suite
         self._task = suite.task(task_id)
         self._options = options
+        self._start = Start()
         self._env: Any = None
+        self._frame: np.ndarray | None = None  # the last one of this episode
+        self._reset_itself = False  # what there is to render is the next episode's
 
     def build(self) -> None:
         """Make the environment. Raises what its constructor raises, and `TypeError` for the old Gym API."""
@@ -89,16 +102,21 @@ class GymnasiumSimulator:
         self._env = env = self._make()
         _refuse_old_api(env)
         self._bare: Any = env.unwrapped
+        for name in ("action_space", "observation_space"):
+            if getattr(env, name, None) is None:
+                raise TypeError(f"the environment has no {name}: its constructor must set one")
         self._spaces = _spaces(env, self._bare)
         self._execute = env.step
         self._convert = converter(env.action_space)
+        self._set_init_state = self._start.setter(env)
+        self._settle_action = self._start.action(env.action_space, self._convert)
         self._all_fields = observation_fields(env.observation_space)
         self._instruction_at = self._instruction_attribute()
         self.info = TaskInfo(
             suite=self._suite.suite,
             task=self._task.task,
             task_id=self._task.task_id,
-            instruction=self._instruction({}),
+            instruction=sendable(self._instruction({})),
             horizon=self._task.horizon,
             fps=_fps(env),
             action_space=describe(env.action_space),
@@ -116,13 +134,40 @@ class GymnasiumSimulator:
             space.seed(seed)
         if callable(legacy := getattr(self._bare, "seed", None)):
             legacy(seed)
-        result = self._env.reset(seed=seed)
-        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-            raise TypeError(OLD_API)
+        self._frame, self._reset_itself = None, False
+        seen, info = self._begin(self._env.reset(seed=seed), spec)
+        self.success_at_reset = False
+        with suppress(ValueError):  # no step yet, that an unreadable value could spoil
+            self.success_at_reset = success(info) is True
         self._instruction_at = self._instruction_attribute()
         wanted = [field for field in self._all_fields if field.key == "task" or observe.wants(field.key)]
         self._observe = to_observation(wanted)
-        return self._observation(*result)
+        return self._observation(seen, info)
+
+    def _begin(self, reset: Any, spec: EpisodeSpec) -> tuple[Any, Mapping[str, Any]]:
+        """From the environment's reset to the episode's start: the initial state, then the settle steps."""
+        if not isinstance(reset, tuple) or len(reset) != 2 or self._is_observation(reset):
+            raise TypeError(OLD_API)
+        seen, info = reset[0], plain_info(reset[1])
+        if self._set_init_state is not None and spec.init_state is not None:
+            returned, info = self._set_init_state(spec.init_state), {}  # the info was of another state
+            seen = seen if returned is None else returned
+        n_settle = self._start.settle_steps
+        for _ in range(n_settle):
+            seen, _, terminated, truncated, told = self._execute(self._convert(self._settle_action))
+            info = plain_info(told)
+            if flag(terminated, "terminated") or flag(truncated, "truncated"):
+                raise ValueError(
+                    f"the episode ended within its {n_settle} settle steps: fewer --set settle_steps"
+                )
+        return seen, info
+
+    def _is_observation(self, pair: tuple[Any, Any]) -> bool:
+        """Whether what a reset returned is a pair of observations, and no observation with its info."""
+        from gymnasium import spaces
+
+        space = self._env.observation_space
+        return isinstance(space, spaces.Tuple) and not isinstance(pair[1], Mapping) and space.contains(pair)
 
     def step(self, action: Any, observe: bool) -> Step:
         """Execute one action: an array, or a nested value, of the action space.
@@ -135,17 +180,25 @@ class GymnasiumSimulator:
             if "(expected 5, got 4)" in str(exc):  # here, or in a wrapper of Gymnasium's
                 raise TypeError(OLD_API) from exc
             raise
-        return Step(
-            reward if type(reward) is float else float(_one_number(reward, "reward")),
-            terminated if type(terminated) is bool else _flag(terminated, "terminated") or False,
-            truncated if type(truncated) is bool else _flag(truncated, "truncated") or False,
-            _success(info) if info else None,
+        if type(info) is not dict:
+            info = plain_info(info)
+        done = Step(
+            reward if type(reward) is float else one_reward(reward),
+            terminated if type(terminated) is bool else flag(terminated, "terminated") or False,
+            truncated if type(truncated) is bool else flag(truncated, "truncated") or False,
+            success(info) if info else None,
             self._observation(seen, info) if observe else None,
         )
+        if (done.terminated or done.truncated) and not AUTORESET.isdisjoint(info):
+            self._reset_itself = True
+        return done
 
     def render(self) -> np.ndarray:
-        """What `env.render()` shows, as uint8 (height, width, 3). Raises `ValueError` (see `to_frame`)."""
-        return to_frame(self._env.render())
+        """What `env.render()` shows, as uint8 (height, width, 3); the last frame again where the environment reset
+        itself as its episode ended. Raises `ValueError` (see `to_frame`)."""
+        if self._frame is None or not self._reset_itself:
+            self._frame = to_frame(self._env.render()).copy()
+        return self._frame
 
     def close(self) -> None:
         """Close the environment. Idempotent."""
@@ -155,23 +208,31 @@ class GymnasiumSimulator:
 
     def _make(self) -> Any:
         """The environment. Presets of this class make their own."""
-        return find(self._suite.suite.removeprefix("gym:"), self._options).make()
+        entry = find(self._suite.suite.removeprefix("gym:"), self._options)
+        self._start = entry.start
+        return entry.make()
 
     def _observation(self, seen: Any, info: Mapping[str, Any]) -> Observation:
         observation = self._observe(seen)
-        if not observation.get("task"):
-            observation["task"] = self._instruction(info)
+        text = observation.get("task") or self._instruction(info)
+        observation["task"] = sendable(text) if isinstance(text, str) else text
         return observation
 
     def _instruction(self, info: Mapping[str, Any]) -> str:
         if info and isinstance(text := info.get("task"), str):
-            return str(text)
-        name = self._instruction_at
-        return "" if name is None else str(getattr(self._bare, name))
+            return text
+        return "" if self._instruction_at is None else self._text(self._instruction_at) or ""
 
     def _instruction_attribute(self) -> str | None:
         """Looked for once an episode: three attributes that are not there cost 0.4 us a step."""
-        return next((name for name in ATTRIBUTES if isinstance(getattr(self._bare, name, None), str)), None)
+        return next((name for name in ATTRIBUTES if self._text(name) is not None), None)
+
+    def _text(self, name: str) -> str | None:
+        try:
+            value = getattr(self._bare, name, None)
+        except Exception:  # a property that knows its task only after a reset
+            return None
+        return value if isinstance(value, str) else None
 
 
 def to_frame(rendered: Any) -> np.ndarray:
@@ -202,35 +263,6 @@ def _to_uint8(frame: np.ndarray) -> np.ndarray:
         frame = np.rint(frame * 255 if frame.max() <= 1 else frame)
     picture: np.ndarray = np.clip(frame, 0, 255).astype(np.uint8)
     return picture * np.uint8(255) if frame.dtype.kind == "b" else picture
-
-
-def _success(info: Mapping[str, Any]) -> bool | None:
-    final = info.get("final_info")
-    for report in (final, info) if isinstance(final, dict) else (info,):
-        for name in ("is_success", "success"):
-            if (value := report.get(name)) is not None:
-                return _flag(value, name)
-    return None
-
-
-def _flag(value: Any, name: str) -> bool | None:
-    """One truth value; None for None, and for NaN, which Python takes for true."""
-    if value is None:
-        return None
-    number = _one_number(value, name)
-    return None if isnan(number) else bool(number)
-
-
-def _one_number(value: Any, name: str) -> Any:
-    """The number in a scalar, a 0-d array or one of one element. Raises `ValueError` naming the shape."""
-    if isinstance(value, (float, int)):
-        return value
-    array = np.asarray(value)
-    if array.size != 1:
-        raise ValueError(f"the environment's {name} has shape {array.shape}, but must be one value")
-    if array.dtype.kind not in "buif":
-        raise ValueError(f"the environment's {name} is no number but {value!r}")
-    return array.item()
 
 
 def _fps(env: gymnasium.Env[Any, Any]) -> int:

@@ -13,8 +13,11 @@ From a `Dict` space:
 | any other `k` | `observation.k` |
 
 Any other space: `observation.images.image` for an image, `observation.state` otherwise. An image is a uint8
-`Box` of shape (height, width, 1, 3 or 4). Everything keeps its own dtype and container, nested ones stay
+`Box` of shape (height, width, 1, 3 or 4). Everything has its space's dtype and container, nested ones stay
 nested; only `agent_pos` and `environment_state` become float32 where they are floats, as LeRobot has them.
+
+Arrays are held to what their space declares: another dtype is converted where that loses nothing but precision, else
+it is an error. An episode may have a size of its own (other than declared, of as many axes), but must keep it.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from rollout.envs.observations import ENVIRONMENT_STATE, STATE, image_key
+from rollout.envs.remarks import remark
 from rollout.errors import UsageError
 from rollout.types import Observation
 
@@ -43,7 +47,8 @@ class Field(NamedTuple):
     key: str
     path: tuple[Any, ...]  # the names of `Dict` fields, outermost first; empty for the whole observation
     space: gymnasium.Space[Any]  # of what is delivered
-    copied: Callable[[Any], Any]  # the value as its space has it, sharing no memory with the environment
+    # Made anew for each episode: the value as its space has it, sharing no memory with the environment.
+    reader: Callable[[], Callable[[Any], Any]]
 
 
 def observation_fields(space: gymnasium.Space[Any]) -> tuple[Field, ...]:
@@ -64,16 +69,18 @@ def observation_fields(space: gymnasium.Space[Any]) -> tuple[Field, ...]:
 
 
 def to_observation(fields: Sequence[Field]) -> Callable[[Any], Observation]:
-    """Makes observations of `fields` out of an environment's: as copies, since it may write into its own later.
+    """Makes one episode's observations of `fields` out of an environment's: as copies, since it may write into its
+    own later.
 
-    What it returns raises `ValueError` where a field is missing.
+    What it returns raises `ValueError` where a field is missing, or an array is not what its space declares.
     """
     if len(fields) == 1 and not fields[0].path:
-        key, copied = fields[0].key, fields[0].copied
-        return lambda seen: {key: copied(seen)}  # half of the time that the general way takes
+        key, read = fields[0].key, fields[0].reader()
+        return lambda seen: {key: read(seen)}  # half of the time that the general way takes
+    parts = [(field.key, field.path, field.reader()) for field in fields]
 
     def observe(seen: Any) -> Observation:
-        return {key: copied(_at(path, seen)) for key, path, _, copied in fields}
+        return {key: read(_at(path, seen)) for key, path, read in parts}
 
     return observe
 
@@ -97,7 +104,7 @@ def _fields(name: Any, space: gymnasium.Space[Any]) -> list[Field]:
     if name == "pixels" and isinstance(space, spaces.Dict) and all(map(_is_image, space.spaces.values())):
         return [_field(image_key(camera), (name, camera), part) for camera, part in space.spaces.items()]
     if name in LEROBOT and isinstance(space, spaces.Box) and space.dtype.kind == "f":
-        return [Field(LEROBOT[name], (name,), _float32(space), lambda value: np.array(value, np.float32))]
+        return [_field(LEROBOT[name], (name,), _float32(space))]
     if name in LEROBOT:
         return [_field(LEROBOT[name], (name,), space)]
     return [_field(image_key(name) if _is_image(space) else f"observation.{name}", (name,), space)]
@@ -106,8 +113,9 @@ def _fields(name: Any, space: gymnasium.Space[Any]) -> list[Field]:
 def _field(key: str, path: tuple[Any, ...], space: gymnasium.Space[Any]) -> Field:
     from gymnasium import spaces
 
-    arrays = isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete)
-    return Field(key, path, space, _array(np.dtype(space.dtype)) if arrays else _copy)
+    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
+        return Field(key, path, space, _arrays(_dotted(path), space.shape, np.dtype(space.dtype)))
+    return Field(key, path, space, lambda: _copy)
 
 
 def _is_image(space: gymnasium.Space[Any]) -> bool:
@@ -123,12 +131,48 @@ def _float32(space: gymnasium.spaces.Box) -> gymnasium.spaces.Box:
     return gymnasium.spaces.Box(low, high, space.shape, np.float32)
 
 
-def _array(dtype: np.dtype) -> Callable[[Any], np.ndarray]:
-    def copied(value: Any) -> np.ndarray:
-        # An array keeps the dtype that it has: hiding a wrong one would hide an environment's bug.
-        return value.copy() if isinstance(value, np.ndarray) else np.array(value, dtype)
+def _arrays(
+    name: str, declared: tuple[int, ...], dtype: np.dtype
+) -> Callable[[], Callable[[Any], np.ndarray]]:
+    what = f"the observation's {name!r}" if name else "the observation"
 
-    return copied
+    def reader() -> Callable[[Any], np.ndarray]:
+        expected: tuple[int, ...] | None = None  # the shape of the episode's first
+
+        def read(value: Any) -> np.ndarray:
+            nonlocal expected
+            same = type(value) is np.ndarray and value.dtype == dtype
+            array = value.copy() if same else _cast(value, dtype, what)
+            if array.shape != expected:
+                if expected is not None or array.ndim != len(declared):
+                    began = "" if expected in (None, declared) else f", and the episode began with {expected}"
+                    raise ValueError(
+                        f"{what} has shape {array.shape} where its space declares {declared}{began}"
+                    )
+                if array.shape != declared:
+                    remark(
+                        f"{what} has shape {array.shape} where its space declares {declared}: passed on as it is"
+                    )
+                expected = array.shape
+            return array
+
+        return read
+
+    return reader
+
+
+def _cast(value: Any, dtype: np.dtype, what: str) -> np.ndarray:
+    """A new array of `dtype`: floats may lose precision, and nothing else may change. Raises `ValueError`."""
+    try:
+        given = np.asarray(value)
+    except Exception as exc:  # a ragged list, an object's own code
+        raise ValueError(f"{what} is no array but of type {type(value).__name__}") from exc
+    if given.dtype.kind in "buif":
+        with np.errstate(invalid="ignore", over="ignore"):  # what became another number is seen below
+            array = given.astype(dtype, order="C")
+        if dtype.kind == "f" or (array == given).all():
+            return array
+    raise ValueError(f"{what} has dtype {given.dtype} where its space declares {dtype}")
 
 
 def _copy(value: Any) -> Any:

@@ -12,13 +12,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rollout.config import nearest
+from rollout.envs.gymnasium_start import START_OPTIONS, Start
 from rollout.errors import UsageError
 
 if TYPE_CHECKING:
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 
-__all__ = ["Entry", "find", "keywords"]
+__all__ = ["Entry", "find", "keywords", "newest"]
 
 MAKE: Final = ("max_episode_steps", "disable_env_checker", "render_mode")  # taken by `gymnasium.make` itself
 WORDS: Final[Mapping[str, Any]] = {"True": True, "False": False, "None": None}
@@ -30,6 +31,7 @@ class Entry(NamedTuple):
     spec: EnvSpec
     creator: Callable[..., Any]
     arguments: dict[str, Any]
+    start: Start
 
     @property
     def horizon(self) -> int | None:
@@ -54,7 +56,10 @@ class Entry(NamedTuple):
         import gymnasium
 
         # The checker costs every step a call, and warns of, or refuses, environments that can be run.
-        return gymnasium.make(self.spec, **{"disable_env_checker": True, **self.arguments})
+        arguments = {"disable_env_checker": True, **self.arguments}
+        if self.horizon is not None and self.start.settle_steps:
+            arguments["max_episode_steps"] = self.horizon + self.start.settle_steps  # they count nowhere
+        return gymnasium.make(self.spec, **arguments)
 
 
 def find(name: str, options: Mapping[str, str]) -> Entry:
@@ -71,11 +76,13 @@ def find(name: str, options: Mapping[str, str]) -> Entry:
         creator = entry_point if callable(entry_point) else load_env_creator(str(entry_point))
     except Exception as exc:  # somebody else's code; a missing dependency, most often
         raise UsageError(f"gym:{name}: cannot load {spec.entry_point}: {_line(exc)}") from exc
-    arguments = {key: _literal(text) for key, text in options.items()}
+    named = keywords(creator) or ()  # a constructor's own argument of that name wins
+    ours = {key: text for key, text in options.items() if key in START_OPTIONS and key not in named}
+    arguments = {key: _literal(text) for key, text in options.items() if key not in ours}
     _check_arguments(name, creator, arguments)
     if _renders(spec, creator):
         arguments.setdefault("render_mode", "rgb_array")  # chosen here or never; nothing renders until asked
-    return Entry(spec, creator, arguments)
+    return Entry(spec, creator, arguments, Start.parse(ours))
 
 
 def _registered(name: str) -> EnvSpec:
@@ -88,13 +95,15 @@ def _registered(name: str) -> EnvSpec:
             importlib.import_module(module)
         except Exception as exc:  # somebody else's code
             raise UsageError(f"gym:{name}: cannot import {module!r}: {_line(exc)}") from exc
-    spec = registry.get(env_id) or registry.get(_newest(env_id, registry))
+    spec = registry.get(env_id) or registry.get(newest(env_id, registry))
     if spec is None:
-        raise UsageError(f"gym:{name}: no environment {env_id!r} is registered{nearest(env_id, registry)}")
+        near = nearest(env_id, registry)
+        late = "what a script itself registers can be run by that script alone, with rollout.run(...)"
+        raise UsageError(f"gym:{name}: no environment {env_id!r} is registered{near} ({late})")
     return spec
 
 
-def _newest(env_id: str, known: Mapping[str, Any]) -> str:
+def newest(env_id: str, known: Mapping[str, Any]) -> str:
     """`Ant` -> `Ant-v5`. Unknown ids stay as they are."""
     versions = [
         int(known_id[len(env_id) + 2 :])
@@ -123,7 +132,7 @@ def _check_arguments(name: str, creator: Callable[..., Any], arguments: Mapping[
         return
     for key in arguments:
         if key not in (*accepted, *MAKE):
-            hint, takes = nearest(key, accepted), ", ".join(accepted) or "none"
+            hint, takes = nearest(key, (*accepted, *START_OPTIONS)), ", ".join(accepted) or "none"
             raise UsageError(f"--set {key}: gym:{name} takes no such argument{hint} (it takes {takes})")
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from rollout.errors import ProtocolError
-from rollout.policies.wire import checked_array
+from rollout.policies.wire import checked_array, number_dtype
+from rollout.values import UNDECODABLE
 
 __all__ = ["ArrayForm", "as_array", "decode", "encoder"]
 
@@ -37,7 +38,7 @@ def decode(message: Any) -> Any:
     """The message in `message` (bytes), with arrays still in their form: see `as_array`. Raises `ProtocolError`."""
     try:
         return msgspec.msgpack.decode(message)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
+    except UNDECODABLE as exc:
         raise ProtocolError(f"not a MessagePack message: {exc}") from exc
 
 
@@ -54,7 +55,8 @@ def as_array(value: Any) -> np.ndarray:
     dtype, shape = _field(value, "type"), _field(value, "shape")
     if not isinstance(dtype, str | bytes) or not isinstance(shape, list):
         raise ProtocolError("not an array: a map without type or shape")
-    return checked_array(dtype if isinstance(dtype, str) else dtype.decode("latin-1"), shape, _data(value))
+    name = dtype if isinstance(dtype, str) else dtype.decode("latin-1")
+    return checked_array(number_dtype(name), shape, _data(value))
 
 
 def _field(value: dict[Any, Any], name: str) -> Any:

@@ -20,10 +20,12 @@ from rollout.config import nearest
 from rollout.errors import UsageError
 from rollout.policies.lerobot_files import CONFIG, WEIGHTS, digest, find_folder, read_json
 from rollout.policies.lerobot_output import overheard
+from rollout.policies.lerobot_trust import check_steps, without_remote_code
 
 __all__ = ["Checkpoint", "load_checkpoint", "require_lerobot"]
 
 PREPROCESSOR: Final = "policy_preprocessor.json"
+PROCESSORS: Final = (PREPROCESSOR, "policy_postprocessor.json")
 DEVICE_STEP: Final = "device_processor"
 
 STATISTICS: Final = re.compile(r"(un)?normalize[_.]|(in|out)put_normalizer\.")
@@ -72,15 +74,24 @@ def require_lerobot() -> None:
 
 
 def load_checkpoint(
-    locator: str, revision: str | None, overrides: Mapping[str, Any], device: torch.device, *, compiled: bool
+    locator: str,
+    revision: str | None,
+    overrides: Mapping[str, Any],
+    device: torch.device,
+    *,
+    compiled: bool,
+    trusted: bool,
 ) -> Checkpoint:
     """Load what `locator` names onto `device`, in evaluation mode, with `overrides` of the policy's settings.
 
-    Raises `UsageError` with one line where it cannot be loaded as it was saved.
+    Raises `UsageError` with one line where it cannot be loaded as it was saved, and where Python of somebody else's
+    would be run for it that is not `trusted`.
     """
     require_lerobot()
     folder = find_folder(locator, revision)
-    with overheard() as said:
+    with overheard() as said, without_remote_code(trusted=trusted):
+        for name in PROCESSORS:
+            check_steps(folder / name, trusted=trusted)
         settings = _settings(folder, {**overrides, "device": str(device)})
         if compiled:
             _ask_to_compile(settings)

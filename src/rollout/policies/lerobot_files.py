@@ -46,7 +46,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise UsageError(f"{path} cannot be read: {exc}") from exc
     if not isinstance(found, dict):
         raise UsageError(f"{path} holds no JSON object")

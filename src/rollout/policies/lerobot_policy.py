@@ -23,6 +23,7 @@ from rollout.policies.device import DTYPES, choose_device, fixed_rows, in_blocks
 from rollout.policies.lerobot_checkpoint import Checkpoint, load_checkpoint
 from rollout.policies.lerobot_keys import Wanted, check_task, wanted_keys
 from rollout.policies.lerobot_noise import predicted_chunk, rows_at_once
+from rollout.policies.lerobot_trust import without_remote_code
 from rollout.types import EpisodeSpec, TaskInfo
 
 __all__ = ["LoadedPolicy"]
@@ -49,6 +50,7 @@ class LoadedPolicy:
         rows: int | None,
         dtype: torch.dtype | None,
         any_size: bool = False,
+        trusted: bool = False,
     ) -> None:
         settings = checkpoint.settings
         self.spec = PolicySpec(
@@ -62,6 +64,7 @@ class LoadedPolicy:
         self.spent = PolicySpent()
         self._checkpoint, self._policy, self._inputs = checkpoint, checkpoint.policy, inputs
         self._device = device
+        self._trusted = trusted  # with Python of the checkpoint's own
         self._dtype = dtype  # of the forward's matrix products; None: the checkpoint's own
         self._rows = rows_at_once(settings.type, rows)
         resizes = settings.type not in EXACT_SIZE or getattr(settings, "resize_shape", None) is not None
@@ -95,7 +98,14 @@ class LoadedPolicy:
         try:
             _check_arguments(rename, absent)
             revision = None if revision is None else str(revision)  # a commit may look like a number
-            checkpoint = load_checkpoint(locator, revision, overrides, device, compiled=config.compile)
+            checkpoint = load_checkpoint(
+                locator,
+                revision,
+                overrides,
+                device,
+                compiled=config.compile,
+                trusted=config.trust_remote_code,
+            )
             settings = checkpoint.settings
             if absent and not hasattr(settings, "empty_cameras"):
                 raise UsageError(f"absent={absent!r}: a {settings.type} policy needs all its inputs")
@@ -116,6 +126,7 @@ class LoadedPolicy:
             rows=fixed_rows(config, device),
             dtype=None if config.dtype == "fp32" else DTYPES[config.dtype],
             any_size=any_size,
+            trusted=config.trust_remote_code,
         )
 
     def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
@@ -143,7 +154,8 @@ class LoadedPolicy:
     def _forward(self, requests: Sequence[Request]) -> np.ndarray:
         history = self._history(requests)
         began = time.perf_counter()
-        with self._precision():
+        # Some load their tokenizers only now.
+        with self._precision(), without_remote_code(trusted=self._trusted):
             chunk = self._predicted(history, [request.noise_seed for request in requests])
         actions: np.ndarray = self._postprocessed(chunk.float()).float().cpu().numpy()
         self.spent.forward += time.perf_counter() - began

@@ -16,7 +16,7 @@ from msgspec import Struct
 from rollout.errors import ProtocolError
 from rollout.policies.base import PolicySpec
 from rollout.types import EpisodeSpec, TaskInfo
-from rollout.values import Value
+from rollout.values import UNDECODABLE, Value
 
 __all__ = ["ENTRY", "Asked", "Offer", "Opening", "asked", "offered", "opening"]
 
@@ -84,7 +84,7 @@ def opening(data: Any) -> Opening:
 def _decoded(decoder: msgspec.msgpack.Decoder[T], data: Any) -> T:
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, TypeError, ValueError, RecursionError) as exc:
+    except (*UNDECODABLE, TypeError) as exc:
         raise ProtocolError(f"the entry {ENTRY!r} of the request: {exc}") from exc
 
 

@@ -5,19 +5,18 @@ The format is that of `openpi_client.msgpack_numpy` (openpi-client 0.1.2).
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from rollout.errors import ProtocolError
-from rollout.policies.wire import checked_array
+from rollout.policies.wire import checked_array, number_dtype
+from rollout.values import UNDECODABLE
 
 __all__ = ["packed", "unpacked"]
 
 _SENT: Final = "biuf"  # kinds of dtypes: bool, integers, floats
-_DTYPE: Final = re.compile(r"[<>|=]?[a-zA-Z]\d{0,2}")  # what `np.dtype.str` gives for numbers
 
 
 def packed(message: Any) -> bytes:
@@ -32,7 +31,7 @@ def unpacked(frame: bytes) -> Any:
     """
     try:
         return _restored(_decoder.decode(frame))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except UNDECODABLE as exc:
         raise ProtocolError(f"not a MessagePack message: {exc}") from exc
 
 
@@ -59,26 +58,21 @@ def _restored(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if b"__ndarray__" in value:
-        return checked_array(_dtype(value), value.get(b"shape", ()), value.get(b"data", b""))
+        return checked_array(
+            number_dtype(value.get(b"dtype")), value.get(b"shape", ()), value.get(b"data", b"")
+        )
     if b"__npgeneric__" in value:
-        return _scalar(_dtype(value), value.get(b"data"))
+        return _scalar(number_dtype(value.get(b"dtype")), value.get(b"data"))
     return {key: _restored(item) for key, item in value.items()}
 
 
-def _dtype(described: dict[Any, Any]) -> str:
-    """The name of a dtype, which is all that NumPy's parser of dtypes is given."""
-    name = described.get(b"dtype")
-    if not isinstance(name, str) or not _DTYPE.fullmatch(name):
-        raise ProtocolError(f"{str(name)[:40]!r} is not the dtype of an array of numbers")
-    return name
-
-
-def _scalar(dtype: str, value: Any) -> np.generic:
+def _scalar(dtype: np.dtype, value: Any) -> np.generic:
     if not isinstance(value, bool | int | float):
         raise ProtocolError(f"a NumPy scalar of {type(value).__name__}: only numbers are taken")
     try:
-        [scalar] = checked_array(dtype, (1,), np.array([value], np.dtype(dtype)).tobytes())
-    except (TypeError, ValueError, OverflowError) as exc:
+        with np.errstate(over="raise"):
+            [scalar] = checked_array(dtype, (1,), np.array([value], dtype).tobytes())
+    except (TypeError, ValueError, ArithmeticError) as exc:
         raise ProtocolError(f"not a NumPy scalar of {dtype}: {exc}") from exc
     found: np.generic = scalar
     return found

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rollout.results.files import pretty_json, write_atomically
 from rollout.results.stats import mean
-from rollout.results.summary import Timing, by_task
+from rollout.results.summary import Timing
 from rollout.types import EpisodeResult, Outcome
 
 __all__ = [
@@ -74,6 +74,16 @@ class EvalInfo(Struct, frozen=True, kw_only=True):
     overall: Overall
 
 
+class _Measured(Struct, frozen=True, gc=False):
+    """What is told of an episode: a long run has many, so not all of its record is held."""
+
+    episode: int
+    sum_reward: float | None
+    max_reward: float | None
+    success: bool | None
+    video: str | None
+
+
 def eval_info(results: Iterable[EpisodeResult], timing: Timing | None, out: Path = Path()) -> EvalInfo:
     """Express `results` in LeRobot's schema, ordered by suite, task_id and episode.
 
@@ -81,13 +91,12 @@ def eval_info(results: Iterable[EpisodeResult], timing: Timing | None, out: Path
     since LeRobot's include its output directory.
     """
     per_task = []
-    groups: dict[str, list[EpisodeResult]] = {}
-    for (suite, task_id), episodes in by_task(results).items():
-        measured = [result for result in episodes if result.outcome is not Outcome.ERROR]
+    groups: dict[str, list[_Measured]] = {}
+    for (suite, task_id), measured in sorted(_by_task(results).items()):
         group = task_group(suite)
         groups.setdefault(group, []).extend(measured)
         per_task.append(TaskRecord(task_group=group, task_id=task_id, metrics=_metrics(measured, out)))
-    everything = [result for measured in groups.values() for result in measured]
+    everything = [episode for measured in groups.values() for episode in measured]
     return EvalInfo(
         per_task=per_task,
         per_group={group: _aggregate(measured, out) for group, measured in groups.items()},
@@ -116,27 +125,41 @@ def task_group(suite: str) -> str:
     return suite.replace(":", "_")
 
 
-def _metrics(measured: Sequence[EpisodeResult], out: Path) -> TaskMetrics:
+def _by_task(results: Iterable[EpisodeResult]) -> dict[tuple[str, int], list[_Measured]]:
+    """The measured episodes of each task, in order."""
+    tasks: dict[tuple[str, int], list[_Measured]] = {}
+    for result in results:
+        measured = tasks.setdefault(result.task_key, [])
+        if result.outcome is not Outcome.ERROR:
+            measured.append(
+                _Measured(result.episode, result.sum_reward, result.max_reward, result.success, result.video)
+            )
+    for measured in tasks.values():
+        measured.sort(key=lambda episode: episode.episode)
+    return tasks
+
+
+def _metrics(measured: Sequence[_Measured], out: Path) -> TaskMetrics:
     return TaskMetrics(
-        sum_rewards=[result.sum_reward for result in measured],
-        max_rewards=[result.max_reward for result in measured],
-        successes=[result.success for result in measured],
+        sum_rewards=[episode.sum_reward for episode in measured],
+        max_rewards=[episode.max_reward for episode in measured],
+        successes=[episode.success for episode in measured],
         video_paths=_videos(measured, out),
     )
 
 
-def _aggregate(measured: Sequence[EpisodeResult], out: Path) -> Aggregate:
-    rate = mean(result.success for result in measured)
+def _aggregate(measured: Sequence[_Measured], out: Path) -> Aggregate:
+    rate = mean(episode.success for episode in measured)
     return Aggregate(
-        avg_sum_reward=mean(result.sum_reward for result in measured),
-        avg_max_reward=mean(result.max_reward for result in measured),
+        avg_sum_reward=mean(episode.sum_reward for episode in measured),
+        avg_max_reward=mean(episode.max_reward for episode in measured),
         pc_success=None if rate is None else 100 * rate,
         n_episodes=len(measured),
         video_paths=_videos(measured, out),
     )
 
 
-def _overall(measured: Sequence[EpisodeResult], timing: Timing | None, out: Path) -> Overall:
+def _overall(measured: Sequence[_Measured], timing: Timing | None, out: Path) -> Overall:
     rate = None if timing is None else timing.episodes_per_s
     return Overall(
         **msgspec.structs.asdict(_aggregate(measured, out)),
@@ -145,5 +168,5 @@ def _overall(measured: Sequence[EpisodeResult], timing: Timing | None, out: Path
     )
 
 
-def _videos(measured: Sequence[EpisodeResult], out: Path) -> list[str]:
-    return [str(out / result.video) for result in measured if result.video is not None]
+def _videos(measured: Sequence[_Measured], out: Path) -> list[str]:
+    return [str(out / episode.video) for episode in measured if episode.video is not None]

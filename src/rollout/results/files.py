@@ -6,16 +6,27 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from rollout.errors import ResultsError
 
-__all__ = ["AppendFile", "DirectoryLock", "encode_json", "pretty_json", "reporting", "write_atomically"]
+__all__ = [
+    "AppendFile",
+    "DirectoryLock",
+    "encode_json",
+    "opened",
+    "pretty_json",
+    "refuse_links",
+    "reporting",
+    "write_atomically",
+]
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FULL_HINT = "; what was recorded is kept: make room, then go on with --resume"
@@ -28,6 +39,8 @@ def reporting(verb: str, path: Path) -> Iterator[None]:
     """Turn an `OSError` into a `ResultsError` of one line: what could not be done, why, and what to do."""
     try:
         yield
+    except MemoryError as exc:
+        raise ResultsError(f"cannot {verb} {path}: it is larger than the memory that is free") from exc
     except OSError as exc:
         hint = _FULL_HINT if exc.errno in _FULL else ""
         raise ResultsError(f"cannot {verb} {path}: {exc.strerror or exc}{hint}") from exc
@@ -60,16 +73,54 @@ def _without_surrogates(value: Any) -> Any:
     return value
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path`, so that at any moment the file is either the old one or the new one, and whole.
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """`path` for reading, which must be a regular file: a device or a pipe would never end. Raises `OSError`."""
+    with os.fdopen(_open_regular(path, os.O_RDONLY), "rb") as file:
+        yield file
 
-    Raises `ResultsError` where it cannot be written; the old file stays then.
+
+def _open_here(path: Path, flags: int) -> int:
+    """Open or create a regular file that is no symbolic link: a results directory may be somebody else's."""
+    try:
+        return _open_regular(path, flags | os.O_CREAT | os.O_NOFOLLOW)
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link, and may lead anywhere") from exc
+        raise
+
+
+def _open_regular(path: Path, flags: int) -> int:
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # not waiting for the other end of a pipe
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        number, why = (errno.EISDIR, None) if stat.S_ISDIR(mode) else (errno.EINVAL, "it is no regular file")
+        raise OSError(number, why or os.strerror(number))
+    return fd
+
+
+def refuse_links(directory: Path) -> None:
+    """Raise `ResultsError` where `directory` or a folder in it is a symbolic link: what is written would leave it."""
+    below = (Path(parent, name) for parent, names, _ in os.walk(directory) for name in names)
+    for folder in chain([directory], below):  # itself first: `walk` follows it
+        if folder.is_symlink():
+            raise ResultsError(
+                f"{folder} is a symbolic link, and may lead anywhere: put a folder in its place, or give another --out"
+            )
+
+
+def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write `data`, in one piece or several, to `path`, so that at any moment the file is the old one or the new one,
+    and whole.
+
+    A symbolic link is replaced, never followed. Raises `ResultsError` where it cannot be written; the old file stays.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with reporting("write", path):
         temporary.unlink(missing_ok=True)  # of a run that was killed here
         try:
-            _write_synced(temporary, data)
+            _write_synced(temporary, [data] if isinstance(data, bytes) else data)
             os.replace(temporary, path)
         except BaseException:
             with suppress(OSError):
@@ -78,14 +129,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         _sync_directory(path.parent)
 
 
-def _write_synced(path: Path, data: bytes) -> None:
+def _write_synced(path: Path, pieces: Iterable[bytes]) -> None:
     # O_EXCL: never through a symbolic link that somebody left there.
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        _write_all(fd, data)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with os.fdopen(fd, "wb") as file:
+        file.writelines(pieces)
+        file.flush()
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _sync_directory(directory: Path) -> None:
@@ -119,7 +169,7 @@ class AppendFile:
     def open(cls, path: Path, *, keep: int | None = None) -> AppendFile:
         """Open or create `path`, cut to its first `keep` bytes (None: all). Raises `ResultsError`."""
         with reporting("write", path):
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            fd = _open_here(path, os.O_WRONLY | os.O_APPEND)
             file = cls(path, fd)
             try:
                 if keep is not None:
@@ -160,7 +210,7 @@ class DirectoryLock:
         with reporting("make the directory", directory):
             directory.mkdir(parents=True, exist_ok=True)
         with reporting("write", path):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._fd = _open_here(path, os.O_RDWR)
         try:
             self.held = self._acquire(directory)
         except BaseException:

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from rollout.errors import ResultsError
 from rollout.results.files import encode_json
 from rollout.types import ProtocolUsed
+from rollout.values import UNDECODABLE
 
 __all__ = ["FORMAT", "Header", "begins_header", "changes", "decode_header", "drift", "merged"]
 
@@ -56,7 +57,7 @@ def decode_header(line: bytes) -> Header:
                 f"a newer rollout wrote it (format {written}; this one reads {FORMAT}): upgrade rollout"
             )
         return msgspec.json.decode(line, type=Header)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+    except UNDECODABLE as exc:
         raise ResultsError(f"the first line is not a run's header (torn, or another file): {exc}") from exc
 
 

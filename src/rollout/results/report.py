@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """An evaluation's summary and its records, in the plan's order."""
 
     summary: Summary
-    episodes: tuple[EpisodeResult, ...]
+    episodes: Sequence[EpisodeResult]
     out: Path | None = None  # the results directory, if one was written
     interrupted: bool = False
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -23,7 +24,6 @@ __all__ = [
     "Summary",
     "TaskStats",
     "Timing",
-    "by_task",
     "summarize",
     "write_summary",
 ]
@@ -90,7 +90,7 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """A run's result. All but `timing` follows from the records alone, whatever their order."""
+    """A run's result. All but `timing` and `warnings` follows from the records alone, whatever their order."""
 
     overall: Stats
     suites: dict[str, Stats]  # by suite
@@ -98,6 +98,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     planned: int  # episodes in the plan
     complete: bool  # every planned episode is on record, as an error or not
     clipped_actions: int = 0  # executed actions that `--clip-actions` changed
+    success_at_reset: int = 0  # episodes whose goal held before their first step
+    warnings: tuple[str, ...] = ()  # what the user was told; as `timing`, of this run alone
     timing: Timing | None  # None where the records were summarized later
     protocol: ProtocolUsed | None = None  # whose evaluation rules, value by value
 
@@ -108,20 +110,29 @@ def summarize(
     instructions: Mapping[tuple[str, int], str] | None = None,
     timing: Timing | None = None,
     protocol: ProtocolUsed | None = None,
+    warnings: Iterable[str] = (),
 ) -> Summary:
     """Summarize `results`, one record an episode in any order; `instructions` are by (suite, task_id)."""
-    tasks = by_task(results)
-    suites: dict[str, list[EpisodeResult]] = {}
-    for (suite, _), episodes in tasks.items():
-        suites.setdefault(suite, []).extend(episodes)
-    everything = [result for episodes in tasks.values() for result in episodes]
+    tallies: dict[tuple[str, int], _Tally] = {}
+    names: dict[tuple[str, int], str] = {}
+    for result in results:
+        names.setdefault(result.task_key, result.task)
+        tallies.setdefault(result.task_key, _Tally()).add(result)
+    tasks = dict(sorted(tallies.items()))
+    suites: dict[str, _Tally] = {}
+    overall = _Tally()
+    for (suite, _), tally in tasks.items():
+        suites.setdefault(suite, _Tally()).include(tally)
+        overall.include(tally)
     return Summary(
-        overall=_stats(everything),
-        suites={suite: _stats(episodes) for suite, episodes in suites.items()},
-        tasks=_task_stats(tasks, instructions or {}),
+        overall=overall.stats(),
+        suites={suite: tally.stats() for suite, tally in suites.items()},
+        tasks=_task_stats(tasks, names, instructions or {}),
         planned=planned,
-        complete=len(everything) >= planned,
-        clipped_actions=sum(result.clipped for result in everything),
+        complete=overall.outcomes.total() >= planned,
+        clipped_actions=overall.clipped,
+        success_at_reset=overall.success_at_reset,
+        warnings=tuple(warnings),
         timing=timing,
         protocol=protocol,
     )
@@ -132,44 +143,62 @@ def write_summary(out: Path, summary: Summary) -> None:
     write_atomically(out / SUMMARY, pretty_json(summary))
 
 
-def by_task(results: Iterable[EpisodeResult]) -> dict[tuple[str, int], list[EpisodeResult]]:
-    """Group records by (suite, task_id), both groups and records sorted: their own order tells nothing."""
-    grouped: dict[tuple[str, int], list[EpisodeResult]] = {}
-    for result in sorted(results, key=lambda result: result.key):
-        grouped.setdefault((result.suite, result.task_id), []).append(result)
-    return grouped
+class _Tally:
+    """Episodes added up, one after the other: of each, no more than one number is kept."""
 
+    def __init__(self) -> None:
+        self.outcomes: Counter[Outcome] = Counter()
+        self.returns = array("d")  # of the measured episodes whose return is finite
+        self.steps = self.clipped = self.success_at_reset = 0
 
-def _stats(results: Sequence[EpisodeResult]) -> Stats:
-    outcomes = Counter(result.outcome for result in results)
-    judged = outcomes[Outcome.SUCCESS] + outcomes[Outcome.FAILURE]
-    measured = [result for result in results if result.outcome is not Outcome.ERROR]
-    return Stats(
-        n_episodes=len(results),
-        n_success=outcomes[Outcome.SUCCESS],
-        n_failure=outcomes[Outcome.FAILURE],
-        n_error=outcomes[Outcome.ERROR],
-        n_unknown=outcomes[Outcome.UNKNOWN],
-        success_rate=outcomes[Outcome.SUCCESS] / judged if judged else None,
-        ci95=wilson(outcomes[Outcome.SUCCESS], judged),
-        mean_return=mean(result.sum_reward for result in measured),
-        mean_steps=mean(result.steps for result in measured),
-    )
+    def add(self, result: EpisodeResult) -> None:
+        self.outcomes[result.outcome] += 1
+        self.clipped += result.clipped
+        self.success_at_reset += result.success_at_reset
+        if result.outcome is not Outcome.ERROR:
+            self.steps += result.steps
+            if result.sum_reward is not None:
+                self.returns.append(result.sum_reward)
+
+    def include(self, other: _Tally) -> None:
+        self.outcomes += other.outcomes
+        self.returns += other.returns
+        self.steps += other.steps
+        self.clipped += other.clipped
+        self.success_at_reset += other.success_at_reset
+
+    def stats(self) -> Stats:
+        outcomes, total = self.outcomes, self.outcomes.total()
+        judged = outcomes[Outcome.SUCCESS] + outcomes[Outcome.FAILURE]
+        measured = total - outcomes[Outcome.ERROR]
+        return Stats(
+            n_episodes=total,
+            n_success=outcomes[Outcome.SUCCESS],
+            n_failure=outcomes[Outcome.FAILURE],
+            n_error=outcomes[Outcome.ERROR],
+            n_unknown=outcomes[Outcome.UNKNOWN],
+            success_rate=outcomes[Outcome.SUCCESS] / judged if judged else None,
+            ci95=wilson(outcomes[Outcome.SUCCESS], judged),
+            mean_return=mean(self.returns),
+            mean_steps=self.steps / measured if measured else None,
+        )
 
 
 def _task_stats(
-    tasks: Mapping[tuple[str, int], Sequence[EpisodeResult]], instructions: Mapping[tuple[str, int], str]
+    tasks: Mapping[tuple[str, int], _Tally],
+    tasks_names: Mapping[tuple[str, int], str],
+    instructions: Mapping[tuple[str, int], str],
 ) -> dict[str, TaskStats]:
-    names = _names({key: episodes[0].task for key, episodes in tasks.items()})
+    names = _names({key: tasks_names[key] for key in tasks})
     return {
         names[key]: TaskStats(
             suite=key[0],
-            task=episodes[0].task,
+            task=tasks_names[key],
             task_id=key[1],
             instruction=instructions.get(key, ""),
-            **msgspec.structs.asdict(_stats(episodes)),
+            **msgspec.structs.asdict(tally.stats()),
         )
-        for key, episodes in tasks.items()
+        for key, tally in tasks.items()
     }
 
 

@@ -25,6 +25,7 @@ SHARED: Final = (
     "device",
     "dtype",
     "compile",
+    "trust_remote_code",
     "deterministic",
     "max_batch",
     "max_wait_ms",

@@ -149,6 +149,7 @@ class _Forkserver:
                 for child in self._children.values():
                     if child.worker == worker:
                         kill_group(child.pid, signal.SIGTERM if grace_s > 0 else signal.SIGKILL)
+                        kill_group(child.pid, signal.SIGCONT)  # one that was stopped would not hear the first
                         child.kill_at = time.monotonic() + grace_s
         return True
 

@@ -6,22 +6,26 @@ A frame is a 4-byte little-endian length and that many bytes of MessagePack. Str
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from rollout.types import EpisodeSpec, ObservationRequest, SuiteInfo, TaskInfo, VideoRequest
 from rollout.values import Array, Items, Value
 
 __all__ = [
     "MAX_FRAME",
+    "MAX_TEXT",
+    "MAX_TRACEBACK",
     "Close",
     "Closed",
     "Command",
     "Describe",
     "Described",
     "Failed",
+    "Release",
+    "Released",
     "Reply",
     "Reset",
     "ResetDone",
@@ -36,7 +40,12 @@ __all__ = [
 MAX_FRAME: Final = 1 << 30
 """The longest frame that either side accepts, in bytes: 1 GiB. A longer length means that the stream is garbage."""
 
+MAX_TEXT: Final = 4096
+MAX_TRACEBACK: Final = 64 << 10
+"""The most characters of an exception's message, and of its traceback, that enter a record."""
+
 WireObservation: TypeAlias = dict[str, Value]
+Seconds: TypeAlias = Annotated[float, Meta(ge=-1e9, le=1e9)]  # finite, as a record's numbers must be
 
 
 class _Message(Struct, frozen=True, array_like=True, tag_field="kind", tag=True):
@@ -50,6 +59,8 @@ class Start(_Message, frozen=True):
     path: tuple[str, ...]  # the parent's sys.path
     environ: dict[str, str]  # applied before any simulator is imported
     options: dict[str, str]  # --set
+    # Gymnasium's, by `<id>` or `<module>:<id>`: JSON or pickled (see `rollout.envs.gymnasium_handover`).
+    registrations: dict[str, bytes] = {}
 
 
 class Started(_Message, frozen=True):
@@ -80,8 +91,10 @@ class Reset(_Message, frozen=True):
 class ResetDone(_Message, frozen=True):
     task: TaskInfo | None  # where the simulator was built for this episode
     observation: WireObservation
-    reset_s: float  # building included
-    render_s: float
+    reset_s: Seconds  # building included
+    render_s: Seconds
+    success_at_reset: bool = False
+    remarks: tuple[str, ...] = ()  # lines for the user (`rollout.envs.remarks`)
 
 
 class Run(_Message, frozen=True):
@@ -98,9 +111,18 @@ class RunDone(_Message, frozen=True):
     truncated: bool
     success: bool | None  # at any step of the episode so far
     observations: tuple[WireObservation, ...]
-    sim_s: float
-    render_s: float
-    video: str | None = None
+    sim_s: Seconds
+    render_s: Seconds
+    video: bool = False  # the one that was asked for is complete, where the parent asked for it
+    remarks: tuple[str, ...] = ()
+
+
+class Release(_Message, frozen=True):
+    """Close the simulator and stay: another task's is to come. Within a time limit of its own, as a close may hang."""
+
+
+class Released(_Message, frozen=True):
+    pass
 
 
 class Close(_Message, frozen=True):
@@ -123,8 +145,8 @@ class Failed(_Message, frozen=True):
     )
 
 
-Command: TypeAlias = Start | Describe | Reset | Run | Close
-Reply: TypeAlias = Started | Described | ResetDone | RunDone | Closed | Failed
+Command: TypeAlias = Start | Describe | Reset | Run | Release | Close
+Reply: TypeAlias = Started | Described | ResetDone | RunDone | Released | Closed | Failed
 
 
 def command_decoder() -> msgspec.msgpack.Decoder[Command]:

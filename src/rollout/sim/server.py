@@ -5,29 +5,35 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
 import time
 import traceback
 from array import array
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
 from rollout.envs.base import Simulator
 from rollout.envs.gl import choose_again
+from rollout.envs.gymnasium_handover import adopt
 from rollout.envs.registry import load_simulator
+from rollout.envs.remarks import remark, remarks
 from rollout.errors import ProtocolError, ResultsError, UsageError
+from rollout.resources import trim_memory
 from rollout.sim.protocol import (
+    MAX_TEXT,
+    MAX_TRACEBACK,
     Close,
     Closed,
     Command,
     Describe,
     Described,
     Failed,
+    Release,
+    Released,
     Reply,
     Reset,
     ResetDone,
@@ -40,18 +46,30 @@ from rollout.sim.protocol import (
 from rollout.sim.transport import BlockingConnection, Ends
 from rollout.sim.video import VideoWriter
 from rollout.types import Observation, SuiteInfo, VideoMode
-from rollout.values import Array, Items, pack, pack_array, unpack, unpack_array
+from rollout.values import Array, Items, pack, pack_array, sendable, unpack, unpack_array
 
 __all__ = ["Server", "serve"]
 
 
 def serve(read: int, write: int) -> None:
     """Answer commands from descriptor `read` on `write`, until `Close` or until the parent is gone."""
-    connection = BlockingConnection(Ends(read, write))
+    connection, pid = BlockingConnection(Ends(read, write)), os.getpid()
     server = Server()
     while (command := connection.receive()) is not None:
-        reply = server.handle(command)
-        connection.send(reply)
+        try:
+            reply = server.handle(command)
+        except BaseException as exc:  # a Rust panic, a cancelled coroutine; Ctrl-C reaches no worker
+            if isinstance(exc, SystemExit) and not isinstance(exc.code, str):
+                raise  # an exit as it is meant; one with a text is an error's
+            reply = _failed(exc, building=server.building)
+        if os.getpid() != pid:  # a copy that the simulator forked came back: two answers would be mixed up
+            os._exit(0)
+        try:
+            connection.send(reply)
+        except OSError:
+            raise  # the parent is gone
+        except Exception as exc:  # nothing is sent yet: a text that is no Unicode, a frame that is too long
+            connection.send(_failed(exc, building=False))
         if isinstance(reply, Closed):
             return
 
@@ -64,7 +82,7 @@ class Server:
         self._options: Mapping[str, str] = {}
         self._simulator: Simulator | None = None
         self._task: tuple[str, int] | None = None  # (suite, task_id) of the simulator
-        self._building = False
+        self.building = False
         self._episode: _Episode | None = None
 
     def handle(self, command: Command) -> Reply:
@@ -74,12 +92,12 @@ class Server:
                 return self._episode.run(command.actions)
             return self._dispatch(command)
         except UsageError as exc:
-            return Failed("UsageError", str(exc), "", ends_run="usage")
+            return Failed("UsageError", sendable(str(exc)), "", ends_run="usage")
         except ResultsError as exc:
             # A video could not be written: the disk is full, and not for this episode alone.
-            return Failed("ResultsError", str(exc), "", ends_run="results")
+            return Failed("ResultsError", sendable(str(exc)), "", ends_run="results")
         except Exception as exc:  # a simulator may raise anything
-            return _failed(exc, building=self._building or isinstance(command, Start))
+            return _failed(exc, building=self.building or isinstance(command, Start))
 
     def _dispatch(self, command: Command) -> Reply:
         match command:
@@ -91,6 +109,9 @@ class Server:
                 return self._reset(command)
             case Run():
                 raise ProtocolError("an action chunk came before a reset")
+            case Release():
+                self._close_simulator()
+                return Released()
             case Close():
                 self._close_simulator()
                 return Closed()
@@ -105,10 +126,12 @@ class Server:
         sys.path[:] = command.path
         self._options = command.options
         self._class = load_simulator(command.family)
+        adopt(command.registrations)
         return Started(os.getpid())
 
     def _reset(self, command: Reset) -> ResetDone:
         self._abandon_episode()
+        remarks.begin()
         began = time.perf_counter()
         spec = command.spec
         built = self._task != spec.task_key
@@ -118,16 +141,23 @@ class Server:
         self._episode = episode = _Episode(simulator, command)
         render_s = episode.film()
         reset_s = time.perf_counter() - began - render_s
-        return ResetDone(simulator.info if built else None, episode.pack(observation), reset_s, render_s)
+        return ResetDone(
+            simulator.info if built else None,
+            episode.pack(observation),
+            reset_s,
+            render_s,
+            bool(getattr(simulator, "success_at_reset", False)),
+            remarks.take(),
+        )
 
     def _build(self, suite: SuiteInfo, task_id: int) -> Simulator:
         self._close_simulator()  # never two alive: a scene may hold gigabytes
         _release_memory()
-        self._building = True
+        self.building = True
         choose_again()  # what was imported before this process knew which back end it has
         simulator = self._adapter(suite, task_id, self._options)
         simulator.build()
-        self._building = False
+        self.building = False
         _release_memory()
         self._simulator, self._task = simulator, (suite.suite, task_id)
         return simulator
@@ -185,7 +215,7 @@ class _Episode:
             if done.observation is not None:
                 observations.append(self.pack(done.observation))
         self._steps += len(rewards)
-        video = self._finish_video() if ended else None
+        filmed = ended and self._finish_video()
         return RunDone(
             array("d", rewards).tobytes(),
             done.terminated,
@@ -194,7 +224,8 @@ class _Episode:
             () if ended else tuple(observations),
             time.perf_counter() - began - render_s,
             render_s,
-            video,
+            filmed,
+            remarks.take(),
         )
 
     def pack(self, observation: Observation) -> WireObservation:
@@ -211,8 +242,20 @@ class _Episode:
         if self._video is None:
             return 0.0
         began = time.perf_counter()
-        self._video.add(self._render())
+        with self._no_matter():
+            self._video.add(self._render())
         return time.perf_counter() - began
+
+    @contextmanager
+    def _no_matter(self) -> Iterator[None]:
+        """A picture must not cost the episode's result: where there is none, the video is dropped, and that is told."""
+        try:
+            yield
+        except (UsageError, ResultsError):
+            raise
+        except Exception as exc:
+            remark(f"an episode has no video: {type(exc).__name__}: {_message(exc)}")
+            self.abandon()
 
     def abandon(self) -> None:
         """Drop an unfinished video."""
@@ -220,28 +263,34 @@ class _Episode:
             self._video.abort()
             self._video = None
 
-    def _finish_video(self) -> str | None:
+    def _finish_video(self) -> bool:
         if self._video is None:
-            return None
+            return False
         video, self._video = self._video, None
-        return video.finish(keep=self._keep is VideoMode.ALL or not self._success)
+        with self._no_matter():
+            return video.finish(keep=self._keep is VideoMode.ALL or not self._success) is not None
+        return False
 
 
 def _release_memory() -> None:
     """Give back what is not used: simulators are full of cycles, and leave holes of hundreds of megabytes."""
     gc.collect()
-    with suppress(AttributeError):  # glibc's alone
-        ctypes.CDLL(None).malloc_trim(0)
+    trim_memory()
 
 
-def _failed(exc: Exception, *, building: bool) -> Failed:
+def _failed(exc: BaseException, *, building: bool) -> Failed:
     """`exc` as data. Its text is a simulator's own code, which may raise too."""
-    try:
-        message = str(exc)
-    except Exception:
-        message = "(its message could not be made: str() of the exception raised)"
     try:
         text = "".join(traceback.format_exception(exc))
     except Exception:
         text = "".join(traceback.format_tb(exc.__traceback__))
-    return Failed(type(exc).__name__, message[:4096], text[-65536:], building=building)
+    return Failed(
+        sendable(type(exc).__name__), _message(exc), sendable(text[-MAX_TRACEBACK:]), building=building
+    )
+
+
+def _message(exc: BaseException) -> str:
+    try:
+        return sendable(str(exc)[:MAX_TEXT])
+    except Exception:
+        return "(its message could not be made: str() of the exception raised)"

@@ -27,9 +27,7 @@ __all__ = ["BlockingConnection", "Ends", "FrameEncoder", "FrameParser", "LoopCon
 _LENGTH: Final = struct.Struct("<I")
 KEEP_SIZE: Final = 1 << 22  # the largest frame buffer that is kept
 REPLY_PIPE_SIZE: Final = 1 << 20
-FIRST_SIZE: Final = (
-    1 << 22
-)  # the longest frame whose buffer is made at once; a longer one's grows with what arrives
+FIRST_SIZE: Final = 1 << 22  # a longer frame's buffer grows with what arrives of it
 READ_SIZE: Final = 4096  # most messages; the rest of a longer one is received in place
 
 

@@ -48,7 +48,8 @@ class VideoWriter:
     def add(self, frame: np.ndarray) -> None:
         """Encode one frame, uint8 (height, width, 3), RGB. It may change afterwards.
 
-        Raises `ValueError` for others, and `ResultsError` where it cannot be written: the file is gone then.
+        Raises `ValueError` for others, and where it cannot be encoded, and `ResultsError` where it cannot be written:
+        the file is gone then.
         """
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or 0 in frame.shape:
             raise ValueError(f"a video frame is uint8 (height, width, 3), not {frame.dtype} {frame.shape}")
@@ -63,7 +64,8 @@ class VideoWriter:
     def finish(self, keep: bool = True) -> str | None:
         """Complete the file and give it its name, or delete it. Returns its path, or None without a file.
 
-        Raises `ResultsError` where it cannot be written: the file is gone then.
+        Raises `ValueError` where it cannot be encoded, `ResultsError` where it cannot be written: the file is gone
+        then.
         """
         if self._container is None or not keep:
             self.abort()
@@ -88,6 +90,7 @@ class VideoWriter:
             self._partial.unlink(missing_ok=True)
 
     def _open(self, height: int, width: int) -> None:
+        self._partial.unlink(missing_ok=True)  # of a worker that was killed; or a link that leads elsewhere
         # "file:": FFmpeg would read a colon in a relative path as a protocol's. faststart: the index goes to
         # the front, so that a browser plays the file while it loads.
         self._container = self._av.open(
@@ -105,7 +108,9 @@ class VideoWriter:
         for packet in self._stream.encode(picture):  # scales and converts to yuv420p, in this thread
             self._container.mux(packet)
 
-    def _error(self, exc: Exception) -> ResultsError:
+    def _error(self, exc: Exception) -> ResultsError | ValueError:
+        if not isinstance(exc, OSError):  # the encoder's, of a picture that it does not take
+            return ValueError(f"the video cannot be encoded: {exc}")
         reason = getattr(exc, "strerror", None) or str(exc)
         return ResultsError(f"cannot write the video {self._path}: {reason}")
 

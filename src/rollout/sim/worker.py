@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
-import gc
-import os
 import signal
 import sys
 import time
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import anyio
-import msgspec
 
-from rollout.envs.gl import abandon_contexts
 from rollout.errors import (
     ProtocolError,
     ResultsError,
@@ -30,12 +26,16 @@ from rollout.sim.forkserver import Event, Exited, Forked, Refused
 from rollout.sim.limits import CLOSING, Limit, Limits, TimeLimits
 from rollout.sim.processes import Forkserver
 from rollout.sim.protocol import (
+    MAX_TEXT,
+    MAX_TRACEBACK,
     Close,
     Closed,
     Command,
     Describe,
     Described,
     Failed,
+    Release,
+    Released,
     Reply,
     Reset,
     ResetDone,
@@ -43,15 +43,12 @@ from rollout.sim.protocol import (
     RunDone,
     Start,
     Started,
-    command_decoder,
-    reply_decoder,
 )
-from rollout.sim.server import Server
 from rollout.sim.transport import LoopConnection, open_pipes
 from rollout.types import SuiteInfo, TaskInfo
 from rollout.values import Array, Items
 
-__all__ = ["InlineWorker", "TimeLimits", "Worker", "WorkerProcess"]
+__all__ = ["Calls", "Worker", "WorkerProcess", "check"]
 
 R = TypeVar("R", bound=Reply)
 FAULT_GRACE_S = 0.5
@@ -69,15 +66,23 @@ class Worker(Protocol):
 
     async def start(self, family: str, options: Mapping[str, str]) -> None: ...
     async def describe(self, name: str) -> SuiteInfo: ...
+    async def release(self) -> None: ...
     async def reset(self, command: Reset) -> ResetDone: ...
     def run(self, actions: Array | Items) -> Coroutine[None, None, RunDone]: ...
     async def aclose(self) -> None: ...
 
 
-class _Calls:
+class Calls:
     """The calls of a `Worker`, in terms of one `_call`."""
 
-    def __init__(self, index: int, limits: TimeLimits, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        index: int,
+        limits: TimeLimits,
+        environ: Mapping[str, str],
+        registrations: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """`registrations` are of environments that the worker would not know of (`Start`)."""
         self.index = index
         self.pid: int | None = None
         self.family: str | None = None
@@ -85,16 +90,23 @@ class _Calls:
         self.info: TaskInfo | None = None
         self._limits = Limits(limits)
         self._environ = dict(environ)
+        self._registrations = dict(registrations or {})
 
     async def start(self, family: str, options: Mapping[str, str]) -> None:
         """Import the family's adapter in the worker."""
-        command = Start(family, tuple(sys.path), self._environ, dict(options))
+        command = Start(family, tuple(sys.path), self._environ, dict(options), self._registrations)
         started = await self._call(command, Started, self._limits.start)
         self.pid, self.family = started.pid, family
 
     async def describe(self, name: str) -> SuiteInfo:
         """List the tasks of a suite."""
         return (await self._call(Describe(name), Described, self._limits.listing)).suite
+
+    async def release(self) -> None:
+        """Close the simulator. What it raises there is nobody's loss."""
+        with suppress(SimulatorError):
+            await self._call(Release(), Released, CLOSING)
+        self.task = self.info = None
 
     async def reset(self, command: Reset) -> ResetDone:
         """Start an episode."""
@@ -114,17 +126,20 @@ class _Calls:
         raise NotImplementedError
 
 
-def _check(reply: Reply, expected: type[R]) -> R:
+def check(reply: Reply, expected: type[R]) -> R:
+    """The reply, which must be an `expected`. Raises what a `Failed` stands for."""
     if isinstance(reply, expected):
         return reply
     if isinstance(reply, Failed):
+        message = reply.message[:MAX_TEXT]
         if reply.ends_run is not None:
-            raise (UsageError if reply.ends_run == "usage" else ResultsError)(reply.message)
-        raise SimulatorError(reply.type, reply.message, reply.traceback, building=reply.building)
+            raise (UsageError if reply.ends_run == "usage" else ResultsError)(message)
+        trace = reply.traceback[-MAX_TRACEBACK:]
+        raise SimulatorError(reply.type[:MAX_TEXT], message, trace, building=reply.building)
     raise ProtocolError(f"expected {expected.__name__}, got {type(reply).__name__}")
 
 
-class WorkerProcess(_Calls):
+class WorkerProcess(Calls):
     """A worker in a process of its own.
 
     Its death is told by the forkserver, never inferred from the connection; `check_deadline` is called from one
@@ -133,9 +148,14 @@ class WorkerProcess(_Calls):
     """
 
     def __init__(
-        self, index: int, forkserver: Forkserver, limits: TimeLimits, environ: Mapping[str, str]
+        self,
+        index: int,
+        forkserver: Forkserver,
+        limits: TimeLimits,
+        environ: Mapping[str, str],
+        registrations: Mapping[str, bytes] | None = None,
     ) -> None:
-        super().__init__(index, limits, environ)
+        super().__init__(index, limits, environ, registrations)
         self._forkserver = forkserver
         self._loop = asyncio.get_running_loop()
         self._reply: asyncio.Future[Reply] | None = None
@@ -203,7 +223,7 @@ class WorkerProcess(_Calls):
             raise
         finally:
             self._reply = self._deadline = None
-        return _check(reply, expected)
+        return check(reply, expected)
 
     def _on_reply(self, reply: Reply) -> None:
         if self._reply is None or self._reply.done():
@@ -251,37 +271,6 @@ class WorkerProcess(_Calls):
             self._fault = fault
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(self._fault)
-
-
-class InlineWorker(_Calls):
-    """`--workers 0`: the same server, called directly, so that `breakpoint()` works in a simulator.
-
-    Messages pass through the codec as they do between processes, so that arrays are copied and typed alike.
-    """
-
-    def __init__(self, index: int, limits: TimeLimits, environ: Mapping[str, str]) -> None:
-        super().__init__(index, limits, environ)
-        self._server = Server()
-        atexit.unregister(abandon_contexts)  # once is enough
-        atexit.register(abandon_contexts)
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._commands, self._replies = command_decoder(), reply_decoder()
-        self._before = dict(os.environ)
-        self.memory = 0  # not its own
-
-    async def aclose(self) -> None:
-        """Close the simulator, and give the process its own environment variables back."""
-        self._server.handle(Close())
-        gc.collect()  # simulators are full of cycles, and this process goes on
-        for name in self._environ.keys() - self._before.keys():
-            os.environ.pop(name, None)
-        os.environ.update(self._before)
-
-    async def _call(self, command: Command, expected: type[R], limit: Limit) -> R:
-        received = self._commands.decode(bytearray(self._encode(command)))
-        reply = self._server.handle(received)
-        await anyio.lowlevel.checkpoint()  # let the display and Ctrl-C in
-        return _check(self._replies.decode(bytearray(self._encode(reply))), expected)
 
 
 def describe_exit(status: int) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from rollout.display.text import duration, plural
+from rollout.display.text import duration, one_line, plural
 from rollout.verify.differences import Cause
 from rollout.verify.verdict import Setting, Verdict
 
@@ -58,7 +58,7 @@ def _lines(verdict: Verdict) -> Iterator[tuple[str, str]]:
         yield "", f"and {plural(len(verdict.differences) - SHOWN, 'episode')} more"
     for lost in verdict.unmeasured[:SHOWN]:
         where = _setting(getattr(verdict, lost.setting))
-        yield "error", f"{lost.task} episode {lost.episode} with {where}: {lost.error}"
+        yield "error", f"{lost.task} episode {lost.episode} with {where}: {one_line(lost.error)}"
     if len(verdict.unmeasured) > SHOWN:
         yield "", f"and {plural(len(verdict.unmeasured) - SHOWN, 'error')} more"
     for cause in dict.fromkeys(found.cause for found in verdict.differences):
