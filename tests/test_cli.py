@@ -95,6 +95,32 @@ def test_a_failing_policy_is_exit_code_1_with_its_traceback(tmp_path: Path) -> N
     assert done.stderr.splitlines()[-1].startswith("rollout: the policy raised ZeroDivisionError")
 
 
+def test_a_policy_that_raises_a_cancellation_is_exit_code_1_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import asyncio\nclass Bad:\n    def infer(self, requests):\n        raise asyncio.CancelledError('gone')\n"
+    )
+    done = rollout("run", COUNT, "--policy", "mine:Bad", "--episodes", "1", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("rollout: the policy raised CancelledError: gone")
+
+
+def test_a_run_that_ends_early_though_nobody_stopped_it_is_no_success(tmp_path: Path) -> None:
+    # Whatever cancels the evaluation from within: here, a policy that stops the run behind the command's back.
+    (tmp_path / "mine.py").write_text(
+        "import gc\n"
+        "from rollout.engine.engine import Run\n"
+        "class Bad:\n"
+        "    def open_session(self, episode, task):\n"
+        "        [run] = [found for found in gc.get_objects() if isinstance(found, Run)]\n"
+        "        run.stop()\n"
+        "    def infer(self, requests):\n"
+        "        return [0] * len(requests)\n"
+    )
+    done = rollout("run", COUNT, "--policy", "mine:Bad", "--episodes", "3", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "rollout: the run ended before its time, and nobody stopped it"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

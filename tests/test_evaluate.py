@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -507,6 +509,75 @@ def test_what_a_policy_does_wrong_outside_of_infer_is_blamed_on_it_too() -> None
     ):
         with pytest.raises(PolicyError, match=says):
             rollout.run(policy, COUNT, episodes=1, workers=1)
+
+
+MEANT_FOR_OTHERS = [
+    asyncio.CancelledError("its client gave up"),
+    GeneratorExit("its generator"),
+    BaseExceptionGroup("its tasks", [asyncio.CancelledError()]),
+]
+
+
+class Gone:
+    """An action that is none once it is looked at."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise self._error
+
+
+class GivesUp(Half):
+    """Raises `error` in the method called `where`."""
+
+    def __init__(self, error: BaseException, where: str, inline: bool) -> None:
+        super().__init__()
+        self.spec = PolicySpec(inline=inline)
+        self._error, self._where = error, where
+
+    def open_session(self, episode: Any, task: Any) -> Any:
+        if self._where == "open_session":
+            raise self._error
+
+    def infer(self, requests: Sequence[Request]) -> Sequence[Any]:
+        if self._where == "chunk":
+            return [Gone(self._error) for _ in requests]
+        raise self._error
+
+
+@pytest.mark.parametrize("error", MEANT_FOR_OTHERS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("where", ["open_session", "infer", "chunk"])
+def test_what_a_policy_raises_is_no_cancellation_of_the_run(
+    error: BaseException, inline: bool, where: str
+) -> None:
+    # In its thread, where an answer is copied, what a chunk raises counts as the policy's own call's.
+    says = "the policy returned" if where == "chunk" and inline else f"raised {type(error).__name__}"
+    with pytest.raises(PolicyError, match=says) as caught:
+        rollout.run(GivesUp(error, where, inline), COUNT, episodes=2, workers=1)
+    cause = caught.value.__cause__
+    assert cause is error or (cause is not None and cause.__cause__ is error)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_policy_whose_making_is_cancelled_by_itself_is_blamed_for_it(
+    opened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*_: Any, **__: Any) -> Any:
+        raise asyncio.CancelledError("no answer")
+
+    @contextmanager
+    def as_policy(*_: Any) -> Iterator[Any]:
+        yield made()
+
+    if opened:  # in a thread
+        monkeypatch.setattr("rollout.opening.is_opened", lambda spec: True)
+        monkeypatch.setattr("rollout.opening.as_policy", as_policy)
+    else:
+        monkeypatch.setattr("toys.made", made, raising=False)
+    with pytest.raises(PolicyError, match="making the policy raised CancelledError: no answer"):
+        rollout.run("toys:made", COUNT, episodes=1, workers=0)
 
 
 def test_an_objects_versions_are_in_the_record_whatever_it_leaves_out(tmp_path: Path) -> None:

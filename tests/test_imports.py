@@ -32,7 +32,7 @@ LAYERS = (
     ("envs", "display", "policies"),
     ("sim",),
     ("engine",),
-    ("evaluation", "timing"),
+    ("evaluation", "opening", "timing"),
     ("api", "doctor", "listing", "arguments", "serve", "stop", "verify"),
     ("cli", "testing"),
 )

@@ -85,6 +85,9 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
 
+    def hang_up(self) -> None:
+        os.close(self._terminal)
+
     def read(self) -> None:
         with suppress(OSError):  # nothing now, or the other side is gone
             while data := os.read(self._terminal, 1 << 16):
@@ -199,10 +202,90 @@ def test_a_second_ctrl_c_ends_at_once_what_does_not_hear_the_first(stage: str, t
     terminal.until_stuck()
     terminal.type("\x03")
     terminal.until(lambda: "^C" in terminal.seen)
-    time.sleep(0.1)  # two signals at once are one
+    time.sleep(0.6)  # two signals at once are one
     terminal.type("\x03")
-    assert terminal.wait(within_s=2.5) == 128 + SIGINT  # sooner than the first alone would
+    assert terminal.wait(within_s=2.3) == 128 + SIGINT  # sooner than the first alone would
     assert_in_good_order(terminal)
+
+
+TWICE = """
+import anyio, os, sys
+from rollout.stop import Stop
+
+first, second, gap_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+stop = Stop()
+
+async def work():
+    os.kill(os.getpid(), first)
+    if gap_s:
+        await anyio.sleep(gap_s)
+    os.kill(os.getpid(), second)
+    await anyio.sleep(0)
+    print("in good order", flush=True)
+
+anyio.run(stop.guard, work, lambda: True)
+sys.exit(stop.exit_code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "gap_s", "at_once"),
+    [
+        (SIGHUP, SIGHUP, 0.0, False),  # a closed terminal, told of by the shell and by the kernel
+        (SIGHUP, SIGHUP, 0.6, False),
+        (SIGTERM, SIGHUP, 0.6, False),
+        (SIGTERM, SIGTERM, 0.0, False),  # a supervisor's, to the process and to its group
+        (SIGINT, SIGINT, 0.0, False),
+        (SIGTERM, SIGTERM, 0.6, True),
+        (SIGHUP, SIGTERM, 0.6, True),
+        (SIGINT, SIGINT, 0.6, True),
+    ],
+)
+def test_only_a_second_wish_ends_at_once_what_the_first_lets_end_in_good_order(
+    first: int, second: int, gap_s: float, at_once: bool
+) -> None:
+    command = [sys.executable, "-c", TWICE, str(int(first)), str(int(second)), str(gap_s)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert ended.returncode == 128 + first, ended.stderr
+    assert ended.stdout == ("" if at_once else "in good order\n")
+
+
+def test_a_shell_whose_terminal_is_closed_leaves_a_run_with_its_summary(tmp_path: Path) -> None:
+    terminal = Terminal(["bash", "--norc", "-i"], tmp_path, PS1="ready> ")
+    terminal.until(lambda: "ready> " in terminal.seen)
+    run = f"{sys.executable} -m rollout run gym:CartPole-v1 --policy random --episodes 20000"
+    terminal.type(f"{run} --workers 2 --out run\n")
+    terminal.until(lambda: recorded(tmp_path / "run") > 20)
+    terminal.hang_up()
+    terminal.wait()
+    assert '"complete": false' in (tmp_path / "run" / "summary.json").read_text()
+    assert (tmp_path / "run" / "eval_info.json").exists()
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM, SIGHUP])
+def test_a_run_inside_the_parent_keeps_its_results_and_can_go_on(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    arguments = ("gym:CartPole-v1", "--policy", "random", "--episodes", "20000", "--workers", "0")
+    terminal = rollout(tmp_path, "run", *arguments, "--out", "run")
+    terminal.until(lambda: recorded(tmp_path / "run") > 20)
+    terminal.process.send_signal(number)
+    assert terminal.wait() == 128 + number
+    assert f"rollout: stopped by {number.name}; go on with --resume and the same --out" in terminal.seen
+    assert_in_good_order(terminal)
+    assert '"complete": false' in (tmp_path / "run" / "summary.json").read_text()
+    assert (tmp_path / "run" / "eval_info.json").exists()
+
+
+def test_a_simulator_that_hangs_inside_the_parent_hears_sigterm(tmp_path: Path) -> None:
+    arguments = ("--policy", "zero", "--workers", "0", "--set", "where=build", "--out", "run")
+    terminal = rollout(tmp_path, "run", STICKY, *arguments)
+    terminal.until_stuck()
+    terminal.process.terminate()
+    assert terminal.wait(within_s=20) == 128 + SIGTERM
+    assert "rollout: stopped by SIGTERM; go on with --resume" in terminal.seen
+    assert_in_good_order(terminal)
+    assert recorded(tmp_path / "run") == 0
 
 
 def test_ctrl_z_and_fg_cost_nothing(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from math import isfinite
 from typing import Any, Self
 
@@ -16,14 +16,21 @@ from rollout.config import DisplayName, EvalConfig
 from rollout.display.base import Display
 from rollout.display.select import create_display
 from rollout.engine.slots import Slot, watch_deadlines
-from rollout.engine.thread import in_thread
 from rollout.envs.base import Simulator
 from rollout.envs.gymnasium_handover import Target, hand_over, named
 from rollout.envs.registry import load_simulator, missing_requirement, resolve
-from rollout.errors import RolloutError, SimulatorError, UsageError, WorkerDied, WorkerTimeout
+from rollout.errors import (
+    ProtocolError,
+    RolloutError,
+    SimulatorError,
+    UsageError,
+    WorkerDied,
+    WorkerTimeout,
+)
 from rollout.evaluation import Evaluation
+from rollout.opening import opened_policy
 from rollout.policies.base import Policy, PolicySpec
-from rollout.policies.load import as_policy, is_opened, policy_name
+from rollout.policies.load import policy_name
 from rollout.protocols import protocol_used, simulator_options
 from rollout.rendering import choose_backend, worker_environment
 from rollout.resources import auto_workers, available_memory, usable_cores
@@ -34,7 +41,7 @@ from rollout.sim.processes import Forkserver
 from rollout.sim.worker import WorkerProcess
 from rollout.types import SuiteInfo
 
-__all__ = ["Engine", "evaluate", "opened_policy", "run"]
+__all__ = ["Engine", "evaluate", "run"]
 
 
 async def evaluate(
@@ -153,7 +160,11 @@ class Engine:
     @property
     def worker_pids(self) -> tuple[int, ...]:
         """The processes that are alive now, by slot."""
-        return tuple(slot.worker.pid for slot in self._slots if slot.worker is not None and slot.worker.pid)
+        return tuple(
+            slot.worker.pid
+            for slot in self._slots
+            if slot.worker is not None and slot.worker.pid and not slot.worker.lost
+        )
 
     async def evaluate(
         self, policy: Any, *, display: Display | DisplayName | None = None, **settings: Any
@@ -224,11 +235,11 @@ class Engine:
                 self._suites[suite] = await worker.describe(name)
             except SimulatorError as exc:
                 raise UsageError(f"{suite}: its tasks could not be listed: {exc}") from exc
-            except WorkerDied as exc:
+            except (WorkerDied, ProtocolError) as exc:
                 await slot.discard()  # what it printed last is known then
                 if tries <= self.config.retries and not isinstance(exc, WorkerTimeout):
                     continue
-                printed = exc.log_tail.strip().rpartition("\n")[2]
+                printed = getattr(exc, "log_tail", "").strip().rpartition("\n")[2]
                 said = f"; it printed last: {printed}" if printed else ""
                 raise UsageError(f"{suite}: {exc} while listing its tasks{said}") from exc
 
@@ -272,20 +283,6 @@ class Engine:
         if self._forkserver is None:
             return InlineWorker(index, limits, environ, self._registrations)
         return WorkerProcess(index, self._forkserver, limits, environ, self._registrations)
-
-
-@asynccontextmanager
-async def opened_policy(policy: Any, config: EvalConfig) -> AsyncIterator[Policy]:
-    """`as_policy`. A checkpoint or a server is opened in a thread, so that Ctrl-C is heard meanwhile; anything else on
-    the loop's own, where a factory may do what only a main thread can, and stop at a breakpoint."""
-    manager = as_policy(policy, config)
-    with ExitStack() as stack:
-        if isinstance(policy, str) and is_opened(policy):
-            adapted = await in_thread(manager.__enter__)
-            stack.push(manager)
-        else:
-            adapted = stack.enter_context(manager)
-        yield adapted
 
 
 def _resolve_targets(targets: Sequence[str]) -> list[tuple[str, str]]:

@@ -22,8 +22,9 @@ import click
 
 from rollout.arguments import Suggesting, run_options, settings
 from rollout.config import DisplayName, EvalConfig, nearest
-from rollout.errors import PolicyError, ResultsError, UsageError
+from rollout.errors import PolicyError, ResultsError, RolloutError, UsageError
 from rollout.results.files import pretty_json
+from rollout.results.reading import holds_journal
 from rollout.results.report import Report
 from rollout.serve.options import serve_options
 from rollout.stop import Stop
@@ -34,6 +35,7 @@ __all__ = ["main"]
 
 EXIT_ERRORS, EXIT_USAGE = 1, 2
 WIDE = 1000
+RESUME = "; go on with --resume and the same --out"
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if exc.__cause__ is not None:
             traceback.print_exception(exc.__cause__)
         code = _say(str(exc), EXIT_ERRORS)
-    except ResultsError as exc:
+    except RolloutError as exc:
         code = _say(str(exc), EXIT_ERRORS)
     except (KeyboardInterrupt, click.Abort):
         code = _say("interrupted", 128 + signal.SIGINT)
@@ -94,9 +96,7 @@ def _leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (
-            OSError
-        ):  # a closed terminal or pipe: the interpreter's own flush must not change the exit code
+        except OSError:  # a closed terminal or pipe: the interpreter's own flush must keep the exit code
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     if any(thread.name.startswith("rollout-") for thread in threading.enumerate()):
         # A forward that runs still, in PyTorch's C++, would abort the process when the interpreter's end meets it.
@@ -126,30 +126,34 @@ def run(arguments: Sequence[str], /, targets: tuple[str, ...], **options: Any) -
     config = EvalConfig.create(**values)
     from rollout.api import loop_options
 
-    return anyio.run(_run, config, policy, arguments, backend_options=loop_options())
+    try:
+        return anyio.run(_run, config, policy, arguments, backend_options=loop_options())
+    except KeyboardInterrupt:  # Python's own: with `--workers 0`, or from before the run could hear of it
+        kept = config.out is not None and holds_journal(Path(config.out))
+        return _say("stopped by SIGINT" + (RESUME if kept else ""), 128 + signal.SIGINT)
 
 
 async def _run(config: EvalConfig, policy: str, arguments: Sequence[str]) -> int:
     from rollout.api import Engine
 
-    stop, engine = Stop(), Engine(config)
+    # Inside the parent, a simulator that hangs, or a debugger, must leave Ctrl-C to Python.
+    stop, engine = Stop(ctrl_c=config.workers != 0), Engine(config)
 
     async def evaluate() -> Report:
         async with engine:
             return await engine.evaluate(policy, display=_display(config))
 
-    # Inside the parent, a simulator that hangs must leave Ctrl-C to Python.
-    inline = config.workers == 0
-    report = await (evaluate() if inline else stop.guard(evaluate, engine.interrupt))
+    report = await stop.guard(evaluate, engine.interrupt)
     if report is not None and config.display not in ("json", "none"):
         from rollout.display.ending import print_ending
 
         print_ending(report, arguments)
     if stop.received is not None:
         partial_results = report is not None and report.out and not report.summary.complete
-        resume = "; go on with --resume and the same --out" if partial_results else ""
-        return _say(stop.farewell() + resume, stop.exit_code)
-    return EXIT_ERRORS if report is None or report.summary.overall.n_error else 0
+        return _say(stop.farewell() + (RESUME if partial_results else ""), stop.exit_code)
+    if report is None or not report.summary.complete:
+        return _say("the run ended before its time, and nobody stopped it", EXIT_ERRORS)
+    return EXIT_ERRORS if report.summary.overall.n_error else 0
 
 
 def _display(config: EvalConfig) -> DisplayName:

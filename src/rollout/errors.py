@@ -32,6 +32,7 @@ class WorkerDied(RolloutError):
     """Raised when a worker process ended although it was still needed."""
 
     log_tail = ""  # what it printed last
+    unmade = False  # the system had no process or descriptor left for it
 
 
 class WorkerTimeout(WorkerDied):

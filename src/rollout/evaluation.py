@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -107,25 +107,31 @@ class Evaluation:
 
     async def run(self, options: Mapping[str, Mapping[str, str]]) -> Report:
         """Measure what is not on record yet. The results are written whatever ends the run."""
+        with self._journal or nullcontext():  # its lock is for whoever resumes, whatever is raised here
+            self._stopwatch = Stopwatch(self._counters, self._policy)
+            try:
+                await self._measure(options)
+            except BaseException:
+                # A full disk may have ended the run: the first error is the one to tell.
+                with suppress(ResultsError):
+                    self._finish(self._stopwatch.timing())
+                raise
+            return self._finish(self._stopwatch.timing())
+
+    async def _measure(self, options: Mapping[str, Mapping[str, str]]) -> None:
         todo = [spec for spec in self._specs if not self._records.has(spec.key)]
         display = self._display
-        display.start(self._run_plan(), self._counters)
-        notes = [*(self._journal.notes if self._journal else ()), *advice(self._config, self._policy.spec)]
-        for note in notes:
-            display.note(note)
-        self._stopwatch = Stopwatch(self._counters, self._policy)
-        self._run = Run(todo, self._policy, self._settings(options), self._counters, self._record, display)
         try:
+            display.start(self._run_plan(), self._counters)
+            notes = self._journal.notes if self._journal else ()
+            for note in (*notes, *advice(self._config, self._policy.spec)):
+                display.note(note)
+            self._run = Run(
+                todo, self._policy, self._settings(options), self._counters, self._record, display
+            )
             await self._run.execute(self._slots)
-        except BaseException:
+        finally:
             display.finish()
-            with suppress(
-                ResultsError
-            ):  # a full disk may have ended the run: the first error is the one to tell
-                self._finish(self._stopwatch.timing())
-            raise
-        display.finish()
-        return self._finish(self._stopwatch.timing())
 
     def interrupt(self) -> bool:
         """Stop; `run` returns what was measured. False where it has not begun."""
@@ -153,15 +159,12 @@ class Evaluation:
         out = None
         if self._journal is not None:
             out = self._journal.out
-            with self._journal as journal:
-                if summary.complete:
-                    journal.seal(self._records.places)
-                for torso in (out / "videos").rglob(
-                    "*.partial.mp4"
-                ):  # of workers that were killed while filming
-                    torso.unlink(missing_ok=True)
-                write_summary(out, summary)
-                write_eval_info(out, episodes, timing)
+            if summary.complete:
+                self._journal.seal(self._records.places)
+            for torso in (out / "videos").rglob("*.partial.mp4"):  # of workers that were killed while filming
+                torso.unlink(missing_ok=True)
+            write_summary(out, summary)
+            write_eval_info(out, episodes, timing)
             trim_memory()  # of what the files took: this process may evaluate again and again
         return Report(summary=summary, episodes=episodes, out=out, interrupted=self._interrupted)
 

@@ -7,24 +7,31 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import anyio
 
+from rollout.engine.meant import Cut
+
 __all__ = ["Stop"]
 
 T = TypeVar("T")
 PATIENCE_S: Final = 3.0
+ONE_WISH_S: Final = 0.5
 SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 class Stop:
     """Listens for SIGINT, SIGTERM and SIGHUP while `guard` runs something. For the main thread, which gets them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ctrl_c: bool = True) -> None:
+        """`ctrl_c` False: SIGINT stays Python's, as whoever debugs in this process needs it."""
         self.received: int | None = None  # the signal that came
+        self._received_s = 0.0  # and when
+        self._ctrl_c = ctrl_c
         self._overdue = False  # the event loop has not heard of it in time
         self._cut = False  # and was therefore made to
 
@@ -76,13 +83,15 @@ class Stop:
             if self._overdue:
                 self._overdue, self._cut = False, True
                 # Not KeyboardInterrupt: that would end the event loop, and with it what others clean up there.
-                raise asyncio.CancelledError
-            if self.received is not None:
+                raise Cut
+            now = time.monotonic()
+            if self.received is None:
+                self.received, self._received_s = number, now
+                first()
+            elif _insists(number, now - self._received_s):
                 self._leave()
-            self.received = number
-            first()
 
-        before = {number: signal.signal(number, heard) for number in _heard()}
+        before = {number: signal.signal(number, heard) for number in _heard(self._ctrl_c)}
         try:
             yield
         finally:
@@ -101,8 +110,18 @@ class Stop:
         os._exit(self.exit_code)
 
 
-def _heard() -> list[signal.Signals]:
+def _insists(number: int, after_s: float) -> bool:
+    """Whether a signal that follows the first is a second wish: who sends one often sends it twice.
+
+    A shell and the kernel both tell of a terminal that is closed, by SIGHUP; a supervisor's SIGTERM goes to the process
+    and to its group.
+    """
+    return number != signal.SIGHUP and after_s > ONE_WISH_S
+
+
+def _heard(ctrl_c: bool) -> list[signal.Signals]:
     # `nohup` has SIGHUP ignored, and that is to stay so. Shells have a background command ignore SIGINT for the
     # terminal's sake alone: who sends it to this very process means it.
     ignorable = (signal.SIGTERM, signal.SIGHUP)
-    return [signal.SIGINT, *(n for n in ignorable if signal.getsignal(n) is not signal.SIG_IGN)]
+    terminating = [n for n in ignorable if signal.getsignal(n) is not signal.SIG_IGN]
+    return [signal.SIGINT, *terminating] if ctrl_c else terminating

@@ -39,15 +39,18 @@ class Killer:
         *,
         every_s: float,
         seed: int,
+        most: int = sys.maxsize,
     ) -> None:
         self.shots: list[Shot] = []
-        self._targets, self._signals, self._every_s = targets, signals, every_s
+        self._targets, self._signals, self._every_s, self._most = targets, signals, every_s, most
         self._random = random.Random(seed)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._shoot)
 
     def _shoot(self) -> None:
-        while not self._over.wait(self._random.uniform(0, 2 * self._every_s)):
+        while len(self.shots) < self._most and not self._over.wait(
+            self._random.uniform(0, 2 * self._every_s)
+        ):
             targets = self._targets()
             if targets:
                 pid, number = self._random.choice(targets), self._random.choice(self._signals)
@@ -117,11 +120,8 @@ def same(episodes: Iterable[EpisodeResult]) -> list[tuple[Any, ...]]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of process `pid`; none where it is gone."""
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
+    """The children of process `pid`; none where it is gone. Not every kernel has a file that lists them."""
+    return [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and _parent(p) == pid]
 
 
 def wait_until(condition: Callable[[], bool], within_s: float, story: Callable[[], str]) -> None:
@@ -143,3 +143,10 @@ def _environ(process: Path) -> list[bytes]:
         return (process / "environ").read_bytes().split(b"\0")
     except OSError:  # gone, a zombie, or somebody else's
         return []
+
+
+def _parent(process: Path) -> int | None:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None

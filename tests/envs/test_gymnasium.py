@@ -6,7 +6,10 @@ import itertools
 import math
 import random
 import sys
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +335,10 @@ def test_the_environment_checker_is_left_out_and_the_other_wrappers_stay(build: 
 
 @pytest.mark.parametrize(
     ("fps", "expected"),
-    [(12, 12), (29.97, 30), (0.2, 1), (0, 30), (-5, 30), (None, 30), (math.inf, 30), ("fast", 30)],
+    [
+        *((12, 12), (29.97, 30), (0.2, 1), (0, 30), (-5, 30), (None, 30), (math.inf, 30), ("fast", 30)),
+        *((math.nan, 30), (10**400, 30), (1e9, 30)),
+    ],
 )
 def test_the_frame_rate_is_the_environments_or_30(build: Build, fps: Any, expected: int) -> None:
     class Timed(Toy):
@@ -735,16 +741,32 @@ def test_the_instruction_may_differ_from_episode_to_episode_and_step_to_step(bui
         ({"is_success": None, "success": True}, True),
         ({"is_success": math.nan}, None),
         ({"is_success": np.float64("nan")}, None),
-        ({"is_success": False, "final_info": {"is_success": True}}, True),
-        ({"is_success": True, "final_info": {}}, True),
-        ({"success": True, "final_info": None}, True),
-        ({"final_info": {"success": np.array([0])}}, False),
     ],
 )
 def test_success_is_read_from_the_info_in_all_its_forms(
     build: Build, info: dict[str, Any], success: Any
 ) -> None:
     assert one_step(build(info=info)).success is success
+
+
+@pytest.mark.parametrize(
+    ("info", "passing", "final"),
+    [
+        ({"is_success": False, "final_info": {"is_success": True}}, False, True),
+        ({"is_success": False, "final_info": UserDict({"is_success": True})}, False, True),
+        ({"is_success": True, "final_info": {}}, True, True),
+        ({"success": True, "final_info": None}, True, True),
+        ({"final_info": {"success": np.array([0])}}, None, False),
+    ],
+)
+def test_the_final_info_is_read_at_the_step_that_ends_the_episode_alone(
+    build: Build, info: dict[str, Any], passing: Any, final: Any
+) -> None:
+    simulator = build(info=info)
+    assert one_step(simulator).success is passing
+    assert simulator.success_at_reset is bool(passing)
+    assert one_step(build(info=info, terminated=True)).success is final
+    assert one_step(build(info=info, truncated=True)).success is final
 
 
 @pytest.mark.parametrize("value", [True, np.bool_(True), np.array([True]), 1, np.array(1), np.float32(1)])
@@ -771,6 +793,10 @@ def test_endings_are_read_in_all_their_forms(build: Build, value: Any) -> None:
         (np.int8(-1), -1.0),
         (math.inf, math.inf),
         (np.float32("-inf"), -math.inf),
+        (Decimal("0.5"), 0.5),
+        (Fraction(1, 2), 0.5),
+        (np.array([Decimal("0.5")]), 0.5),
+        (10**400, math.inf),
     ],
 )
 def test_rewards_are_floats_whatever_holds_them(build: Build, reward: Any, expected: float) -> None:

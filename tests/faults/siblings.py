@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -105,6 +106,63 @@ class Unreadable(dict[str, Any]):
     __getitem__ = __iter__ = keys = __bool__ = __eq__ = get  # type: ignore[assignment]
 
 
+class Failing(Sibling):
+    """Says at every step that it failed, but returns `INFOS[how]` at the last step of the episodes that misbehave."""
+
+    INFOS: dict[str, Any] = {  # noqa: RUF012
+        "none": None,
+        "list": [("is_success", True)],
+        "odd": Unreadable(is_success=True),
+        "final odd": {"is_success": False, "final_info": Unreadable(is_success=True)},
+        "final array": {"is_success": False, "final_info": np.array([{"is_success": True}])},
+        "final proxy": {"is_success": False, "final_info": MappingProxyType({"is_success": True})},
+    }
+
+    def _info(self) -> Any:
+        last = self.key % 4 == 1 and self.t == (1 if self.how == "early" else 4)
+        return self.INFOS.get(self.how) if last else {"is_success": False}
+
+
+class Stale(Sibling):
+    """Goes on showing the `final_info` of the episode before; every one with `key % 4 == 1` is a success."""
+
+    last: Any = None
+
+    def _info(self) -> Any:
+        if self.t >= 4:
+            self.last = {"is_success": self.key % 4 == 1}
+        return {"is_success": False, "final_info": self.last}
+
+
+class OtherSeed(Sibling):
+    """Has a `seed` that is not the old method `seed(s)`."""
+
+    @property
+    def seed(self) -> Any:
+        match self.how:
+            case "number":
+                return 5
+            case "no argument":
+                return lambda: None
+            case "two arguments":
+                return lambda a, b: None
+            case "attribute":
+                raise AttributeError("seed")
+            case _:
+                raise RuntimeError("not seeded yet")
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"who asks for {name}?")
+
+
+class Resets(Sibling):
+    """Returns `how` from its reset."""
+
+    def reset(self, **kw: Any) -> Any:
+        seen, info = super().reset(**kw)
+        return {"three": (seen, info, 0), "list": [seen, info], "none": None}[self.how]
+
+
 class NoTruth:
     """An object that raises whatever it is asked."""
 
@@ -180,6 +238,7 @@ class Untidy(Sibling):
 
     def __init__(self, **kw: Any) -> None:
         super().__init__(how="untidy", **kw)
+        np.seterr(all="raise")
         os.chdir("/")
         os.umask(0o777)
         os.environ.clear()
@@ -192,6 +251,9 @@ class Untidy(Sibling):
         for descriptor in (1, 2):
             os.write(descriptor, b"no line ends here " * 50_000)
         return super()._after(action)
+
+    def _obs(self) -> Any:
+        return np.array([1e-50])  # as float32, that is an underflow
 
 
 class Lacking(gym.Env[Any, Any]):
@@ -224,6 +286,7 @@ class Observing(Sibling):
         "ragged": [[1.0], [2.0, 3.0]],
         "complex": np.zeros(2, complex),
         "objects": np.array([None, None]),
+        "beyond float32": np.array([1.0, -1e300]),
     }
 
     def __init__(self, **kw: Any) -> None:
@@ -232,6 +295,41 @@ class Observing(Sibling):
 
     def _obs(self) -> Any:
         return self.SEEN[self.how] if self.due else np.full(2, self.t, np.float32)
+
+
+class Nested(Sibling):
+    """Observes a dict in a dict and a tuple, some part of which is as `how` says."""
+
+    GOOD: dict[str, Any] = {  # noqa: RUF012
+        "arm": {"pose": np.zeros(2, np.float32), "grip": np.int64(1)},
+        "pair": (np.zeros(1, np.float32), np.int64(2)),
+    }
+    SEEN: dict[str, dict[str, Any]] = {  # noqa: RUF012
+        "missing": {"arm": {"grip": 1}},
+        "no dict": {"arm": 3},
+        "longer": {"arm": {"pose": np.zeros(3, np.float32), "grip": 1}},
+        "text": {"arm": {"pose": "nothing", "grip": 1}},
+        "fraction": {"arm": {"pose": np.zeros(2, np.float32), "grip": 1.5}},
+        "two numbers": {"arm": {"pose": np.zeros(2, np.float32), "grip": [1, 2]}},
+        "beyond float32": {"pair": (np.array([1e300]), 2)},
+        "short": {"pair": (np.zeros(1, np.float32),)},
+        "no tuple": {"pair": {"0": 1}},
+        "undeclared": {"arm": {**GOOD["arm"], "debug": NoTruth()}, "debug": NoTruth()},
+        "proxy": {"arm": MappingProxyType(GOOD["arm"])},
+        "wider": {"arm": {"pose": np.zeros(2), "grip": np.array(1, np.int32)}, "pair": ([0.0], 2)},
+        "list": {"pair": [[0.0], np.array(2)]},
+    }
+
+    def __init__(self, **kw: Any) -> None:
+        super().__init__(**kw)
+        pose, width = (spaces.Box(-np.inf, np.inf, (n,), np.float32) for n in (2, 1))
+        self.observation_space = spaces.Dict(
+            arm=spaces.Dict(pose=pose, grip=spaces.Discrete(3)),
+            pair=spaces.Tuple((width, spaces.Discrete(3))),
+        )
+
+    def _obs(self) -> Any:
+        return self.GOOD | (self.SEEN[self.how] if self.due else {})
 
 
 class Aliasing(_Base):
@@ -327,7 +425,7 @@ class Owns(_Base):
 
 for _class in (
     *(CheckedMessages, ToldThreads, Signals, Success, Endings, Untidy, Lacking, Observing, Aliasing),
-    *(Autoresets, BadText, Owns),
+    *(Autoresets, BadText, Owns, Failing, Stale, OtherSeed, Resets, Nested),
 ):
     gym.register(
         f"sib/{_class.__name__}-v0",

@@ -129,12 +129,46 @@ def test_what_can_be_the_declared_array_becomes_it(how: str) -> None:
         ("ragged", "is no array but of type list"),
         ("complex", "has dtype complex128 where its space declares float32"),
         ("objects", "has dtype object where its space declares float32"),
+        ("beyond float32", "has the value -1e+300, which no float32 can hold"),
     ],
 )
 def test_what_cannot_is_an_error_that_names_both(how: str, told: str) -> None:
     report = measure("sib/Observing", Acting(), options={"how": how})
     assert_others_succeed(report)
     assert set(errors(report).values()) == {f"ValueError: the observation {told}"}
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("missing", " has no 'arm.pose', which its space declares"),
+        ("no dict", " has no 'arm.pose', which its space declares"),
+        ("longer", "'s 'arm.pose' has shape (3,) where its space declares (2,)"),
+        ("text", "'s 'arm.pose' has dtype <U7 where its space declares float32"),
+        ("fraction", "'s 'arm.grip' has dtype float64 where its space declares int64"),
+        ("two numbers", "'s 'arm.grip' has shape (2,) where its space declares one number"),
+        ("beyond float32", "'s 'pair.0' has the value 1e+300, which no float32 can hold"),
+        ("short", "'s 'pair' has 1 parts where its space declares 2"),
+        ("no tuple", "'s 'pair' is of type dict where its space declares a tuple of 2"),
+    ],
+)
+def test_what_is_nested_is_held_to_its_space_too(how: str, told: str) -> None:
+    report = measure("sib/Nested", Acting(), options={"how": how})
+    assert_others_succeed(report)
+    assert set(errors(report).values()) == {f"ValueError: the observation{told}"}
+
+
+@pytest.mark.parametrize("how", ["undeclared", "proxy", "wider", "list"])
+def test_what_is_nested_becomes_what_its_space_declares(how: str) -> None:
+    policy = Acting()
+    report = measure("sib/Nested", policy, options={"how": how}, episodes=2)
+    assert (errors(report), report.success_rate) == ({}, 1.0)
+    for seen in policy.seen.values():
+        arm, pair = seen["observation.arm"], seen["observation.pair"]
+        assert (type(arm), type(pair), list(arm)) == (dict, tuple, ["pose", "grip"])
+        assert (arm["pose"].dtype, arm["pose"].tolist(), arm["grip"]) == (np.float32, [0, 0], 1)
+        assert (pair[0].dtype, pair[0].tolist(), pair[1]) == (np.float32, [0], 2)
+        assert set(seen) == {"observation.arm", "observation.pair", "task"}
 
 
 @pytest.mark.parametrize(("setting", "told"), [(None, "1,1,1"), ("3", "3,1,1")])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 
 from misbehaving import assert_others_succeed, column, errors, measure
+from rollout.envs.gymnasium_signals import flag, one_reward
 
 REWARD, SUCCESS = "ValueError: the environment's reward", "ValueError: the environment's success"
 
@@ -54,6 +58,61 @@ def test_whatever_an_info_or_a_reward_holds_costs_no_episode(how: str, warning: 
     assert len(report.summary.warnings) == (warning is not None)
     assert all(warning in text for text in report.summary.warnings if warning)
     assert column(report, "sum_reward")[1] == {"reward list": 0.5, "reward huge": None}.get(how, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "misread"),
+    [
+        ("none", None),
+        ("list", None),
+        ("odd", None),
+        ("early", None),
+        ("final odd", None),
+        ("final array", None),
+        ("final proxy", True),
+    ],
+)
+def test_where_what_may_have_been_a_success_cannot_be_read_the_outcome_is_no_failure(
+    how: str, misread: bool | None
+) -> None:
+    report = measure("sib/Failing", options={"how": how})
+    assert (errors(report), set(column(report, "steps"))) == ({}, {4})
+    assert column(report, "success") == [False, misread, False, False, False, misread]
+    assert all("dropped" in text for text in report.summary.warnings)
+    assert len(report.summary.warnings) == (misread is None)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_final_info_of_an_episode_is_no_result_of_the_next(workers: int) -> None:
+    report = measure("sib/Stale", options={"how": "?"}, workers=workers)
+    assert (errors(report), report.summary.success_at_reset) == ({}, 0)
+    assert column(report, "success") == [False, True, False, False, False, True]
+
+
+@pytest.mark.parametrize("how", ["number", "no argument", "two arguments", "attribute", "property"])
+def test_a_seed_that_is_not_the_old_method_is_let_alone(how: str) -> None:
+    report = measure("sib/OtherSeed", options={"how": how}, episodes=2)
+    assert (errors(report), report.success_rate) == ({}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "what"), [("three", "a tuple of length 3"), ("list", "a list of length 2"), ("none", "None")]
+)
+def test_a_reset_that_returns_no_pair_is_told_what_it_returned(how: str, what: str) -> None:
+    told = errors(measure("sib/Resets", options={"how": how}, episodes=1))
+    assert told == {0: f"TypeError: reset() returned {what}, and not the pair (observation, info)"}
+
+
+class Floating:
+    """A number by its `__float__` alone."""
+
+    def __float__(self) -> float:
+        return 0.5
+
+
+@pytest.mark.parametrize("value", [Floating(), torch.tensor(0.5), torch.tensor([0.5], requires_grad=True)])
+def test_whatever_has_a_float_is_a_number(value: Any) -> None:
+    assert (one_reward(value), flag(value, "success")) == (0.5, True)
 
 
 @pytest.mark.parametrize(

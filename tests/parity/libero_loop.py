@@ -21,7 +21,7 @@ from msgspec import Struct
 from rollout.engine.session import episode_digest
 from rollout.envs import libero_files
 from rollout.envs.libero import LiberoSimulator
-from rollout.sim.protocol import Reset, ResetDone, Run, RunDone, Start
+from rollout.sim.protocol import Build, Reset, ResetDone, Run, RunDone, Start
 from rollout.sim.server import Server
 from rollout.types import EpisodeSpec, ObservationRequest, SuiteInfo
 from rollout.values import pack_array, unpack_array
@@ -154,14 +154,15 @@ def ours(case: Case) -> list[dict[str, Any]]:
     observe = ObservationRequest(keys=keys, n_obs_steps=case.n_obs_steps)
     rendered = _count_renderings()
     episodes = []
+    server.handle(Build(suite.only(case.task_id), case.task_id))
     if case.after_another:
         spec = _spec(case, suite, 3, 5)
-        server.handle(Reset(suite.only(case.task_id), spec, ObservationRequest(keys=()), None))
+        server.handle(Reset(spec, ObservationRequest(keys=()), None))
         server.handle(Run(pack_array(-np.array(given[0], np.float32))))
     for episode, (seed, actions) in enumerate(zip(case.seeds, given, strict=True)):
         spec = _spec(case, suite, episode, seed)
         before = rendered()
-        began = server.handle(Reset(suite.only(case.task_id), spec, observe, None))
+        began = server.handle(Reset(spec, observe, None))
         assert isinstance(began, ResetDone), began
         env = server._simulator._env  # type: ignore[union-attr]
         physics, frames = {0: _physics(env)}, {0: _delivered(began.observation)}

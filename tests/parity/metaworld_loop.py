@@ -19,7 +19,7 @@ import numpy as np
 from libero_loop import CHUNK, Case, chunk, sha1
 from rollout.engine.session import episode_digest
 from rollout.envs.metaworld import MetaWorldSimulator
-from rollout.sim.protocol import Reset, ResetDone, Run, RunDone, Start
+from rollout.sim.protocol import Build, Reset, ResetDone, Run, RunDone, Start
 from rollout.sim.server import Server
 from rollout.types import EpisodeSpec, ObservationRequest
 from rollout.values import pack_array, unpack_array
@@ -94,13 +94,14 @@ def ours(case: Case) -> list[dict[str, Any]]:
     observe = ObservationRequest(n_obs_steps=case.n_obs_steps)
     rendered = _count_renderings()
     episodes = []
+    server.handle(Build(suite, _spec(case, 0, 0).task_id))
     if case.after_another:
-        server.handle(Reset(suite, _spec(case, 3, 5), ObservationRequest(keys=()), None))
+        server.handle(Reset(_spec(case, 3, 5), ObservationRequest(keys=()), None))
         server.handle(Run(pack_array(-np.array(given[0], np.float32))))
     for episode, (seed, actions) in enumerate(zip(case.seeds, given, strict=True)):
         spec = _spec(case, episode, seed)
         before = rendered()
-        began = server.handle(Reset(suite, spec, observe, None))
+        began = server.handle(Reset(spec, observe, None))
         assert isinstance(began, ResetDone), began
         env = server._simulator._env  # type: ignore[union-attr]
         physics, frames = {0: _physics(env)}, {0: _delivered(began.observation)}

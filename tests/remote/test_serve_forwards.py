@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,17 @@ def test_a_batch_of_one_form_is_left_to_the_batcher() -> None:
         Alike(policy.infer)(requests(1, 1, 1))
     call = Forward(Alike(policy.infer))(requests(1, 1, 1, 1))
     assert (call.fits, call.error, len(call.chunks)) == (2, None, 4)
+
+
+def test_one_whose_policy_gives_up_fails_alone() -> None:
+    def infer(requests: Any) -> list[Any]:
+        if requests[0].observation["observation.state"].size > 1:
+            raise asyncio.CancelledError("gone")
+        return [1.0] * len(requests)
+
+    good, bad = Alike(infer)(requests(1, 2))
+    assert (good.chunk, good.error) == (1.0, None)
+    assert isinstance(bad.error, asyncio.CancelledError)
 
 
 def test_one_that_fits_in_no_way_fails_alone() -> None:

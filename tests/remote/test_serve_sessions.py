@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 from openpi_peers import TASK, request
 
-from rollout.errors import ProtocolError
+from rollout.errors import PolicyError, ProtocolError
 from rollout.policies.lerobot_keys import wanted_keys
 from rollout.policies.offer import Asked, Opening
 from rollout.serve.options import Serving
@@ -41,6 +42,14 @@ def test_a_session_is_opened_once_with_the_episode_and_its_task() -> None:
     assert found.find(asked("a", 0, 0)) is state
     assert found.find(asked("a", 0, 1)) is state
     assert opened == [(request({}).episode, TASK)]
+
+
+def test_a_session_that_cancels_itself_is_the_policys_failure() -> None:
+    def opened(*_: Any) -> Any:
+        raise asyncio.CancelledError("gone")
+
+    with pytest.raises(PolicyError, match="open_session raised CancelledError: gone"):
+        Sessions(opened).find(asked("a", 0))
 
 
 def test_a_request_out_of_turn_is_refused() -> None:

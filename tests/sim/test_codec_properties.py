@@ -22,10 +22,12 @@ from hypothesis.extra import numpy as hnp
 
 from rollout.errors import ProtocolError
 from rollout.sim.protocol import (
+    Build,
     Close,
     Command,
     Describe,
     Failed,
+    Release,
     Reply,
     Reset,
     ResetDone,
@@ -74,7 +76,7 @@ SUITE = SuiteInfo(suite="toy:x", tasks=(Task(task="t", task_id=0),))
 
 replies = (
     st.builds(Started, st.integers(0, 2**31))
-    | st.builds(ResetDone, st.none(), observations, seconds, seconds)
+    | st.builds(ResetDone, observations, seconds, seconds)
     | st.builds(
         RunDone,
         st.lists(st.floats(), max_size=3).map(lambda rewards: np.array(rewards, "f8").tobytes()),
@@ -91,7 +93,9 @@ replies = (
 commands = (
     st.builds(Describe, texts)
     | st.just(Close())
-    | st.builds(Reset, st.just(SUITE), st.just(SPEC), st.just(ObservationRequest(keys=("a",))), st.none())
+    | st.builds(Build, st.just(SUITE), st.integers(0, 99))
+    | st.just(Release())
+    | st.builds(Reset, st.just(SPEC), st.just(ObservationRequest(keys=("a",))), st.none())
     | st.builds(
         Run, arrays.map(pack_array) | st.lists(values.map(pack), max_size=3).map(lambda v: Items(tuple(v)))
     )
@@ -244,7 +248,7 @@ def test_garbage_is_one_fault(garbage: bytes) -> None:
 @pytest.mark.parametrize("levels", [200, 900, 3000, 200_000])
 def test_nesting_of_any_depth_is_a_value_or_a_fault(levels: int) -> None:
     nested = b"\x92\xa1i\x91" * levels + b"\xc0"
-    body = b"\x95" + msgspec.msgpack.encode("ResetDone") + b"\xc0" + b"\x81\xa1k" + nested + b"\x00\x00"
+    body = b"\x94" + msgspec.msgpack.encode("ResetDone") + b"\x81\xa1k" + nested + b"\x00\x00"
     frame = struct.pack("<I", len(body)) + body
     parser = FrameParser()
     [whole] = parser.feed(frame)
@@ -259,7 +263,7 @@ def test_nesting_of_any_depth_is_a_value_or_a_fault(levels: int) -> None:
 
 
 def test_a_frame_that_is_nested_too_deeply_is_one_fault() -> None:
-    body = b"\x95" + msgspec.msgpack.encode("ResetDone") + b"\xc0" + b"\x81\xa1k" + b"\x92\xa1i\x91" * 12_000
+    body = b"\x94" + msgspec.msgpack.encode("ResetDone") + b"\x81\xa1k" + b"\x92\xa1i\x91" * 12_000
     _, faults = received(struct.pack("<I", len(body)) + body)
     assert [type(fault) for fault in faults] == [RecursionError]
 
@@ -401,7 +405,7 @@ def test_an_array_that_contradicts_itself_is_refused(dtype: str, shape: tuple[in
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_time_that_no_record_can_hold_is_no_message(value: float) -> None:
-    got, faults = received(framed(ResetDone(None, {}, value, 0.0)))
+    got, faults = received(framed(ResetDone({}, value, 0.0)))
     assert got == []
     assert [type(fault) for fault in faults] == [msgspec.ValidationError]
 

@@ -79,7 +79,8 @@ async def pictures(worker: Any, family: str, suite_name: str) -> tuple[str, set[
         horizon=10,
     )
     assert not mapped(worker.pid)  # none before the simulator is built
-    began = await worker.reset(Reset(suite, spec, ObservationRequest(), None))
+    await worker.build(suite, 0)
+    began = await worker.reset(Reset(spec, ObservationRequest(), None))
     size = worker.info.action_space.shape
     done = await worker.run(pack_array(np.full((2, *size), 0.3, np.float32)))
     seen = [began.observation, *done.observations]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
 from fractions import Fraction
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout.errors import ResultsError, UsageError
-from rollout.sim.video import VideoWriter, require_encoder, video_path
+from rollout.sim.video import VideoWriter, current_umask, require_encoder, video_path
 from rollout.types import EpisodeSpec
 
 av = pytest.importorskip("av")
@@ -279,3 +281,19 @@ def test_a_link_in_place_of_the_unfinished_file_is_never_written_through(tmp_pat
     writer.add(np.zeros((16, 16, 3), np.uint8))
     assert writer.finish() == str(tmp_path / "film.mp4")
     assert victim.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_who_may_read_a_video_is_not_for_a_simulator_to_say(tmp_path: Path, umask: int) -> None:
+    film = tmp_path / "suite" / "task" / "film.mp4"
+    before = os.umask(0o777)  # the simulator's
+    try:
+        writer = VideoWriter(film, 20, umask=umask)
+        writer.add(frame(1))
+        writer.finish()
+        assert current_umask() == 0o777  # which it keeps
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(film.stat().st_mode) == 0o666 & ~umask
+    for folder in film.parents[:2]:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~umask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -12,6 +13,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+SPECIAL = {
+    "cancels": asyncio.CancelledError(),
+    "exits": SystemExit(0),
+    "stops": GeneratorExit(),
+    "groups": BaseExceptionGroup("several", [GeneratorExit()]),
+}
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(300)"]
 
 
@@ -32,13 +39,16 @@ class Troublemaker(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.odd, self.t = bool((seed or 0) % 2), 0
+        if self.how == "reset dies" and self.odd:
+            os._exit(0)
         self._write(os.getpid())
         return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.t += 1
-        if self.how == "slow":
-            time.sleep(0.7)
+        time.sleep({"slow": 0.7, "quick": 0.05}.get(self.how, 0.0))
+        if self.how in SPECIAL and self.odd:
+            raise SPECIAL[self.how]
         if self.how == "endless" and self.odd:
             time.sleep(300)
         return np.zeros(1, np.float32), 1.0, self.t >= 3, False, {"is_success": True}

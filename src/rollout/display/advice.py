@@ -56,6 +56,7 @@ _KNOWN: Final = tuple(
         (r".*", r"[Oo]ut of memory|Cannot allocate memory", "fewer --workers need less memory"),
         (r"MemoryError", r"", "fewer --workers need less memory"),
         (r".*", r"No space left on device", "make room on that disk"),
+        (r"WorkerDied", r"killed by", "something in the simulator, or somebody, sent it this signal"),
         (
             r"WorkerDied|ProtocolError",
             r"",

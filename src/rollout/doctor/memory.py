@@ -92,8 +92,9 @@ async def _work(worker: WorkerProcess, family: str) -> None:
         init_state=0 if task.n_init_states else None,
         horizon=3,
     )
-    await worker.reset(Reset(suite, spec, ObservationRequest(), None))
-    assert worker.info is not None  # since the reset
+    await worker.build(suite, task_id)
+    await worker.reset(Reset(spec, ObservationRequest(), None))
+    assert worker.info is not None  # since it was built
     space = worker.info.action_space
     assert isinstance(space, Box)
     await worker.run(pack_array(np.zeros((2, *space.shape), np.float32)))

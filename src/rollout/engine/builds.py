@@ -2,54 +2,65 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Collection
 
 from rollout.engine.scheduler import TaskKey
-from rollout.types import EpisodeSpec
 
 __all__ = ["Builds"]
 
-COMMON = 3  # tasks that fail alike before anything was built: the fault is the installation's
+EPISODES = 2  # of a task, each of whose attempts ended with a worker dead or killed before it had built
+TASKS = 3  # of a suite, that fail alike before any other was built: the fault is the installation's
 
 
 class Builds:
-    """Gives a task up once its simulator cannot be built, and the whole run once none can.
+    """Gives a task up once its simulator cannot be built, and a suite once that holds for all of it.
 
-    A constructor that raises will raise again. A worker that dies or hangs while it builds may have been unlucky, or
-    its first episode's reset is to blame: that takes more deaths than an episode has retries, of two episodes.
+    A constructor that raises will raise again, unless another worker got it to work. A worker that dies or hangs while
+    it builds may have been unlucky: episodes have their retries for that, and more than one of them has to use them up.
     """
 
-    def __init__(self, tasks: Collection[TaskKey], retries: int) -> None:
-        self._n_tasks, self._retries = len(set(tasks)), retries
+    def __init__(self, tasks: Collection[TaskKey]) -> None:
+        self._suites = {suite: {key for key in tasks if key[0] == suite} for suite, _ in tasks}
+        self._trying: Counter[TaskKey] = Counter()  # workers that are building
         self._built: set[TaskKey] = set()
-        self._deaths: defaultdict[TaskKey, list[int]] = defaultdict(list)  # the episodes that met them
-        self._hopeless: dict[TaskKey, str] = {}  # and the kind of the failure
+        self._exhausted: Counter[TaskKey] = Counter()  # episodes without an attempt left
+        self._hopeless: dict[TaskKey, str] = {}  # and why
 
-    def built(self, key: TaskKey) -> None:
-        """A worker has built it: from now on a death is not the build's fault."""
-        self._built.add(key)
+    def began(self, key: TaskKey) -> None:
+        """A worker starts to build; `ended` follows."""
+        self._trying[key] += 1
 
-    def raised(self, key: TaskKey, kind: str) -> None:
-        """The constructor raised an exception of type `kind`."""
-        self._hopeless.setdefault(key, kind)
+    def ended(self, key: TaskKey, *, built: bool) -> None:
+        """It did, or did not."""
+        self._trying[key] -= 1
+        if built:
+            self._built.add(key)
+            self._hopeless.pop(key, None)
 
-    def died(self, spec: EpisodeSpec, kind: str) -> None:
-        """A worker died, or was killed for taking too long, before the first episode on it could start."""
-        key = spec.task_key
+    def can_be_built(self, key: TaskKey) -> bool:
+        """Whether any worker has."""
+        return key in self._built
+
+    def raised(self, key: TaskKey, why: str) -> None:
+        """The constructor raised an exception."""
+        if key not in self._built:
+            self._hopeless.setdefault(key, why)
+
+    def exhausted(self, key: TaskKey, why: str) -> None:
+        """Every attempt at an episode ended in the build with a worker that died, or was killed for taking too long."""
         if key in self._built:
             return
-        deaths = self._deaths[key]
-        deaths.append(spec.episode)
-        if len(deaths) > self._retries and len(set(deaths)) > 1:
-            self._hopeless.setdefault(key, kind)
+        self._exhausted[key] += 1
+        if self._exhausted[key] >= EPISODES:
+            self._hopeless.setdefault(key, why)
 
-    def hopeless(self, key: TaskKey) -> bool:
-        """Whether nobody need try this task again."""
-        return key in self._hopeless
-
-    @property
-    def common(self) -> bool:
-        """Whether nobody need try any task again: several failed, all alike, and none was ever built."""
-        alike = len(set(self._hopeless.values())) == 1
-        return alike and not self._built and len(self._hopeless) >= min(COMMON, self._n_tasks)
+    def hopeless(self, key: TaskKey) -> Collection[TaskKey]:
+        """What nobody need try again, as `key` has failed: nothing, the task, or its whole suite."""
+        if key not in self._hopeless:
+            return ()
+        suite = self._suites[key[0]]
+        failed = [each for each in suite if each in self._hopeless]
+        alike = len({self._hopeless[each] for each in failed}) == 1
+        others = any(each in self._built or self._trying[each] > 0 for each in suite.difference(failed))
+        return suite if alike and not others and len(failed) >= min(TASKS, len(suite)) else (key,)

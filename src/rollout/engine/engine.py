@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import anyio
 from msgspec import Struct
@@ -18,7 +18,7 @@ from rollout.engine.scheduler import Costs, Scheduler, TaskKey
 from rollout.engine.session import failed
 from rollout.engine.slots import Slot, watch_deadlines
 from rollout.engine.warnings import Warnings
-from rollout.errors import ProtocolError, RolloutError, SimulatorError, WorkerDied
+from rollout.errors import ProtocolError, RolloutError, SimulatorError, UsageError, WorkerDied
 from rollout.policies.base import Policy
 from rollout.types import EpisodeFailure, EpisodeResult, EpisodeSpec, Outcome, SuiteInfo, VideoRequest
 from rollout.values import Value
@@ -26,8 +26,14 @@ from rollout.values import Value
 __all__ = ["Record", "Run", "RunSettings"]
 
 MOST_ALIKE = 10  # notes of retries
+# How often in a row a slot may fail to get a worker: soon the others do its work; alone, it waits for better times.
+SETBACKS_WITH_OTHERS, SETBACKS_ALONE, SETBACK_PAUSE_S = 2, 10, 1.0
 
 Record = Callable[[EpisodeResult, Value | None], None]
+
+
+class _Setback(Exception):
+    """A slot could not have a worker for its episode, which is not to blame."""
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
@@ -62,10 +68,10 @@ class Run:
         self._record_result, self._display = record, display
         self.warnings = Warnings(display.note)
         self._suites = {spec.task_key: settings.suites[spec.suite].only(spec.task_id) for spec in specs}
-        self._builds = Builds(self._suites, settings.retries)
-        self._told: set[str] = set()  # kinds of failures to build
-        self._ended_early = False
+        self._builds = Builds(self._suites)
+        self._told: set[str] = set()  # why something could not be built
         self._told_growth = False
+        self._equipped: set[int] = set()  # slots that have a worker, and an episode on it
         self._retries_told: Counter[str] = Counter()  # by kind of death
         self._fatal: RolloutError | None = None
         self._scope = anyio.CancelScope()
@@ -107,16 +113,44 @@ class Run:
     async def _work(self, slot: Slot, batcher: Batcher) -> None:
         try:
             while (spec := await self._next(slot)) is not None:
-                await self._measure(slot, spec, batcher)
-                if (told := await slot.episode_over()) is not None and not self._told_growth:
-                    self._told_growth = True
-                    self.warnings(f"{told}: does its simulator leak memory?")
-                self._news.set()
-                self._news = anyio.Event()
+                try:
+                    await self._measure(slot, spec, batcher)
+                except _Setback as setback:
+                    self._scheduler.give_back(slot.index, spec)
+                    if not await self._goes_on_after(setback, slot):
+                        break
+                else:
+                    slot.setbacks = 0
+                    await self._recycle(slot)
+                self._tell_news()
         except RolloutError as exc:
             self._fatal = self._fatal or exc
             self.stop()
         self._counters.workers[slot.index] = WorkerState.IDLE
+
+    async def _goes_on_after(self, setback: _Setback, slot: Slot) -> bool:
+        """Whether the slot is to try again, after a pause. What it had to do is given to others, if there are any."""
+        self._counters.workers[slot.index] = WorkerState.IDLE
+        self._tell_news()
+        slot.setbacks += 1
+        others = len(self._equipped)
+        if others and slot.setbacks > SETBACKS_WITH_OTHERS:
+            self.warnings(f"workers are fewer than asked for, and the run goes on with {others}: {setback}")
+            return False
+        if slot.setbacks > SETBACKS_ALONE:
+            raise UsageError(f"{setback}; what was recorded is kept: make room, then go on with --resume")
+        await anyio.sleep(SETBACK_PAUSE_S)
+        return True
+
+    async def _recycle(self, slot: Slot) -> None:
+        told = await slot.episode_over()
+        if told is not None and not self._told_growth:
+            self._told_growth = True
+            self.warnings(f"{told}: does its simulator leak memory?")
+
+    def _tell_news(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
 
     async def _next(self, slot: Slot) -> EpisodeSpec | None:
         while (spec := self._scheduler.next(slot.index, slot.holds)) is None and len(self._scheduler):
@@ -125,7 +159,10 @@ class Run:
         return spec
 
     async def _measure(self, slot: Slot, spec: EpisodeSpec, batcher: Batcher) -> None:
-        """One episode to its record, with as many attempts as its workers' deaths make necessary and retries allow."""
+        """One episode to its record, with as many attempts as its workers' deaths make necessary and retries allow.
+
+        Raises `_Setback` where the slot cannot have a worker, and the episode is not to blame.
+        """
         key = spec.task_key
         progress = self._counters.tasks[key]
         progress.active += 1
@@ -136,6 +173,7 @@ class Run:
                 number += 1
         finally:
             progress.active -= 1
+            self._equipped.discard(slot.index)
 
     async def _tried(self, slot: Slot, spec: EpisodeSpec, number: int, batcher: Batcher) -> bool:
         """One attempt. False where another one may do better."""
@@ -145,26 +183,27 @@ class Run:
         except SimulatorError as exc:
             await slot.discard()  # its state is anybody's guess
             failure = EpisodeFailure(type=exc.type_name, message=exc.message, traceback=exc.traceback)
+            if exc.building and self._builds.can_be_built(key) and self._equipped - {slot.index}:
+                # Others have it built: memory or GL contexts are used up, most likely.
+                raise _Setback(f"{spec.task} cannot be built once more: {exc}") from exc
             if exc.building:
-                self._builds.raised(key, failure.type)
+                self._builds.raised(key, _why(failure))
         except (WorkerDied, ProtocolError) as exc:
             built = slot.holds == key
             await slot.discard()  # before its death is told: what it printed last is known then
+            if isinstance(exc, WorkerDied) and exc.unmade:
+                raise _Setback(str(exc)) from exc
             failure = _death(exc)
-            if built:
-                self._builds.built(key)
-            else:
-                self._builds.died(spec, failure.type)
             if number <= self._settings.retries and not self._builds.hopeless(key):
                 self._tell_of_retry(spec, exc)
                 return False
+            if not built:
+                self._builds.exhausted(key, failure.type)
         else:
-            self._builds.built(key)
             self._succeeded(key, measured)
             return True
         self._finish(failed(spec, failure, attempts=number), None)
-        if self._builds.hopeless(key):
-            self._give_up(key, failure)
+        self._give_up(self._builds.hopeless(key), failure)
         return True
 
     async def _attempt(self, slot: Slot, spec: EpisodeSpec, number: int, batcher: Batcher) -> Measured:
@@ -172,6 +211,7 @@ class Run:
         states[slot.index] = WorkerState.STARTING
         family = spec.suite.partition(":")[0]
         worker = await slot.ready(family, settings.options[family], spec.task_key)
+        self._equipped.add(slot.index)
         attempt = Attempt(
             spec=spec,
             suite=self._suites[spec.task_key],
@@ -179,6 +219,7 @@ class Run:
             number=number,
             execution=settings.execution,
             warn=self.warnings,
+            builds=self._builds,
         )
         return await run_episode(attempt, worker, self._policy, batcher, self._counters)
 
@@ -207,20 +248,17 @@ class Run:
             tail = " (more of these are only counted)" if told == MOST_ALIKE else ""
             self._display.note(f"{spec.task} episode {spec.episode}: {exc}; trying again{tail}")
 
-    def _give_up(self, key: TaskKey, failure: EpisodeFailure) -> None:
-        """Record what is left of a task as errors: every episode would meet the same, so it is said once."""
-        why = f"{failure.type}: {failure.message}"
-        common = self._builds.common
-        if common and not self._ended_early:
-            self._ended_early = True
-            self.warnings(f"the run ends here, as no simulator can be built: {why}")
-        elif failure.type not in self._told and not common:
-            self._told.add(failure.type)
-            self._display.note(f"{self._counters.tasks[key].task} cannot be built: {why}")
-        # Its traceback stands in the first record.
-        brief = EpisodeFailure(type=failure.type, message=failure.message)
-        for each in self._suites if common else (key,):
-            for spec in self._scheduler.drop(each):
+    def _give_up(self, keys: Collection[TaskKey], failure: EpisodeFailure) -> None:
+        """Record what is left of tasks as errors: every episode would meet the same, so it is said once."""
+        for key in keys:
+            why = _why(failure)
+            if why not in self._told:
+                self._told.add(why)
+                self.warnings(f"{self._counters.tasks[key].task} cannot be built: {why}")
+            brief = EpisodeFailure(
+                type=failure.type, message=failure.message
+            )  # the first record has the traceback
+            for spec in self._scheduler.drop(key):
                 self._finish(failed(spec, brief, attempts=0), None)
 
     def _finish(self, result: EpisodeResult, actions: Value | None) -> None:
@@ -237,6 +275,10 @@ def count(counters: Counters, result: EpisodeResult) -> None:
     task.successes += result.outcome is Outcome.SUCCESS
     task.failures += result.outcome is Outcome.FAILURE
     task.errors += result.outcome is Outcome.ERROR
+
+
+def _why(failure: EpisodeFailure) -> str:
+    return f"{failure.type}: {failure.message}" if failure.message else failure.type
 
 
 def _death(exc: WorkerDied | ProtocolError) -> EpisodeFailure:

@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from rollout.display.base import Counters, WorkerState
 from rollout.engine.batcher import Batcher
+from rollout.engine.builds import Builds
 from rollout.engine.execution import Execution
+from rollout.engine.meant import MEANT
 from rollout.engine.session import EpisodeSession
 from rollout.errors import PolicyError, RolloutError
 from rollout.policies.base import Policy
@@ -30,6 +32,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     number: int  # 1 for the first attempt
     execution: Execution
     warn: Callable[[str], None] = lambda text: None  # told what a simulator remarks
+    builds: Builds  # told what becomes of building
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -48,16 +51,20 @@ async def run_episode(
     spec = attempt.spec
     builds = worker.task != spec.task_key
     states[index] = WorkerState.BUILDING if builds else WorkerState.RESETTING
+    build_s = 0.0
     batcher.active += 1
     try:
+        if builds:
+            build_s = await _build(attempt, worker)
+        states[index] = WorkerState.RESETTING
         observe = policy.spec.observation_request
-        ready = await worker.reset(Reset(attempt.suite, spec, observe, attempt.video))
+        ready = await worker.reset(Reset(spec, observe, attempt.video))
         for text in ready.remarks:
             attempt.warn(text)
         session = _open(attempt, worker, policy)
         session.observe((ready.observation,))
-        reset_s, sim_s, render_s, wait_s, video = ready.reset_s, 0.0, ready.render_s, 0.0, None
-        counters.sim_busy_s += ready.reset_s + render_s
+        reset_s, sim_s, render_s, wait_s, video = build_s + ready.reset_s, 0.0, ready.render_s, 0.0, None
+        counters.sim_busy_s += reset_s + render_s
         while not session.ended:
             states[index] = waiting
             asked = clock()
@@ -66,7 +73,7 @@ async def run_episode(
             if session.decisions == 1 and policy.spec.observation_request != observe:
                 # The first decision showed that less is read. A reset is a function of the spec: the episode
                 # starts where it was, without what nobody looks at.
-                again = Reset(attempt.suite, spec, policy.spec.observation_request, attempt.video)
+                again = Reset(spec, policy.spec.observation_request, attempt.video)
                 reset_s += (await worker.reset(again)).reset_s
             actions = session.chunk(chunk)
             states[index] = stepping
@@ -88,11 +95,24 @@ async def run_episode(
     result = session.result(
         attempts=attempt.number,
         spent=spent,
-        built=ready.task is not None,
+        built=builds,
         video=video,
         success_at_reset=ready.success_at_reset,
     )
     return Measured(result=result, actions=session.actions)
+
+
+async def _build(attempt: Attempt, worker: Worker) -> float:
+    key, built = attempt.spec.task_key, False
+    attempt.builds.began(key)
+    try:
+        done = await worker.build(attempt.suite, attempt.spec.task_id)
+        built = True
+    finally:
+        attempt.builds.ended(key, built=built)
+    for text in done.remarks:
+        attempt.warn(text)
+    return done.build_s
 
 
 def _open(attempt: Attempt, worker: Worker, policy: Policy) -> EpisodeSession:
@@ -100,9 +120,9 @@ def _open(attempt: Attempt, worker: Worker, policy: Policy) -> EpisodeSession:
     assert task is not None  # the reset delivered it
     try:
         session = policy.open_session(attempt.spec, task)
-    except RolloutError:
+    except (RolloutError, *MEANT):
         raise
-    except Exception as exc:
+    except BaseException as exc:
         where = f"{attempt.spec.suite} {attempt.spec.task} episode {attempt.spec.episode}"
         raise PolicyError(
             f"the policy's open_session raised {type(exc).__name__}: {exc} (in {where})"

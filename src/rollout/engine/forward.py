@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from rollout.engine.meant import MEANT
 from rollout.errors import PolicyError, RolloutError
 from rollout.policies.base import Request
 
@@ -75,7 +76,7 @@ class Forward:
 
 def blame(requests: Sequence[Request], error: BaseException) -> BaseException:
     """The policy's exception as a `PolicyError` that names the episodes; what is no fault of it, as it is."""
-    if not isinstance(error, Exception) or isinstance(error, RolloutError):
+    if isinstance(error, (RolloutError, *MEANT)):
         return error
     where = ", ".join(f"{request.episode.task} episode {request.episode.episode}" for request in requests[:3])
     what = f"the policy raised {type(error).__name__}: {error}"

@@ -78,6 +78,11 @@ class Scheduler:
         self._tasks[key].owners.add(worker)
         return self._tasks[key].specs.popleft()
 
+    def give_back(self, worker: int, spec: EpisodeSpec) -> None:
+        """Take back what `next` gave to `worker`, who cannot run it."""
+        self._let_go(worker)
+        self._tasks[spec.task_key].specs.appendleft(spec)
+
     def drop(self, key: TaskKey) -> list[EpisodeSpec]:
         """Take a task's remaining specs off the plan: its simulator cannot be built."""
         left = list(self._tasks[key].specs)

@@ -19,6 +19,7 @@ import numpy as np
 
 from rollout.engine.actions import EpisodeActions
 from rollout.engine.execution import Execution
+from rollout.engine.meant import MEANT
 from rollout.errors import PolicyError, ProtocolError
 from rollout.policies.base import Request, Session
 from rollout.sim.protocol import RunDone, WireObservation
@@ -71,7 +72,9 @@ class EpisodeSession:
         """What the simulator executes of what the policy returned. Raises `PolicyError` naming the episode."""
         try:
             return self._actions.take(actions)
-        except Exception as exc:  # whatever an object does that NumPy asks to be an array
+        except MEANT:
+            raise
+        except BaseException as exc:  # whatever an object does that NumPy asks to be an array
             where = f"{self.spec.suite} {self.spec.task} episode {self.spec.episode}, step {self.steps}"
             raise PolicyError(f"the policy returned {exc} (in {where})") from exc
 

@@ -33,8 +33,10 @@ class Slot:
         self.index = index
         self._spawn, self._recycle_after = spawn, recycle_after
         self.worker: WorkerProcess | InlineWorker | None = None
+        self.setbacks = 0  # how often in a row it could not have a worker
         self._episodes = 0  # that the worker has run
-        self._first_bytes = 0  # that it held after the first of them
+        self._grown_since: TaskKey | None = None  # the task whose first episode on the worker ended with
+        self._first_bytes = 0  # so much memory held
 
     @property
     def holds(self) -> TaskKey | None:
@@ -44,9 +46,10 @@ class Slot:
     async def ready(self, family: str, options: Mapping[str, str], key: TaskKey | None = None) -> Worker:
         """A worker that is started for `family` and, given a `key`, holds no simulator but that task's.
 
-        One of another family is replaced, and so is one whose simulator cannot be closed. Raises `WorkerDied`.
+        One that died meanwhile or is of another family is replaced, and so is one whose simulator cannot be closed.
+        Raises `WorkerDied`.
         """
-        if self.worker is not None and self.worker.family != family:
+        if self.worker is not None and (self.worker.lost or self.worker.family != family):
             await self.discard()
         if self.worker is not None and key is not None and self.worker.task not in (None, key):
             try:
@@ -57,8 +60,10 @@ class Slot:
             try:
                 self.worker = self._spawn(self.index)
             except OSError as exc:  # no descriptor or no process is left
-                raise WorkerDied(f"worker {self.index} could not be made: {exc.strerror or exc}") from exc
-            self._episodes = 0
+                unmade = WorkerDied(f"worker {self.index} could not be made: {exc.strerror or exc}")
+                unmade.unmade = True
+                raise unmade from exc
+            self._episodes, self._grown_since = 0, None
             await self.worker.start(family, options)
         return self.worker
 
@@ -72,8 +77,8 @@ class Slot:
             return None
         self._episodes += 1
         held = worker.memory
-        if self._episodes == 1:
-            self._first_bytes = held
+        if worker.task != self._grown_since:  # another scene may need more
+            self._grown_since, self._first_bytes = worker.task, held
         if self._episodes == self._recycle_after:
             await self.discard()
             return None

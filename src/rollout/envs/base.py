@@ -21,6 +21,8 @@ class Step(Struct, frozen=True):
     truncated: bool
     success: bool | None  # the adapter's rule at this step; None: the environment said nothing about success
     observation: Observation | None  # None unless it was asked for
+    # Something that may have told of success could not be read: without a success, the outcome is unknown.
+    unreadable: bool = False
 
 
 class Requirement(Struct, frozen=True):

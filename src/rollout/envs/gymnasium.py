@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from contextlib import suppress
-from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -19,8 +18,8 @@ from rollout.envs.actions import converter
 from rollout.envs.base import Requirement, Step
 from rollout.envs.gymnasium_observations import observation_fields, to_observation
 from rollout.envs.gymnasium_registry import find, keywords
-from rollout.envs.gymnasium_signals import flag, one_reward, plain_info, success
-from rollout.envs.gymnasium_start import START_OPTIONS, Start
+from rollout.envs.gymnasium_signals import flag, one_reward, plain_info, reported, success
+from rollout.envs.gymnasium_start import START_OPTIONS, Start, legacy_seed
 from rollout.envs.observations import check_keys
 from rollout.spaces import describe
 from rollout.types import EpisodeSpec, Observation, ObservationRequest, SuiteInfo, Task, TaskInfo
@@ -47,8 +46,9 @@ class GymnasiumSimulator:
     environment's spaces (many a toy samples its observations from one) and, where there is one, the old
     `env.seed(s)` got the same seed.
 
-    Success is `info["is_success"]`, else `info["success"]`, first in `info["final_info"]` where that is a
-    dict; where neither is given, it is unknown.
+    Success is `info["is_success"]`, else `info["success"]`, at the step that ends the episode first in
+    `info["final_info"]`. It is unknown where neither is given, or where no step told of success and the `info` of one
+    could not be read.
     """
 
     family: ClassVar[str] = "gym"
@@ -106,6 +106,7 @@ class GymnasiumSimulator:
             if getattr(env, name, None) is None:
                 raise TypeError(f"the environment has no {name}: its constructor must set one")
         self._spaces = _spaces(env, self._bare)
+        self._seed = legacy_seed(self._bare)
         self._execute = env.step
         self._convert = converter(env.action_space)
         self._set_init_state = self._start.setter(env)
@@ -132,8 +133,8 @@ class GymnasiumSimulator:
         np.random.seed(seed % 2**32)
         for space in self._spaces:
             space.seed(seed)
-        if callable(legacy := getattr(self._bare, "seed", None)):
-            legacy(seed)
+        if self._seed is not None:
+            self._seed(seed)
         self._frame, self._reset_itself = None, False
         seen, info = self._begin(self._env.reset(seed=seed), spec)
         self.success_at_reset = False
@@ -146,8 +147,7 @@ class GymnasiumSimulator:
 
     def _begin(self, reset: Any, spec: EpisodeSpec) -> tuple[Any, Mapping[str, Any]]:
         """From the environment's reset to the episode's start: the initial state, then the settle steps."""
-        if not isinstance(reset, tuple) or len(reset) != 2 or self._is_observation(reset):
-            raise TypeError(OLD_API)
+        self._refuse_no_pair(reset)
         seen, info = reset[0], plain_info(reset[1])
         if self._set_init_state is not None and spec.init_state is not None:
             returned, info = self._set_init_state(spec.init_state), {}  # the info was of another state
@@ -162,12 +162,20 @@ class GymnasiumSimulator:
                 )
         return seen, info
 
-    def _is_observation(self, pair: tuple[Any, Any]) -> bool:
-        """Whether what a reset returned is a pair of observations, and no observation with its info."""
+    def _refuse_no_pair(self, reset: Any) -> None:
+        """Raise `TypeError` where what a reset returned is no observation with its info."""
         from gymnasium import spaces
 
+        pair = isinstance(reset, tuple) and len(reset) == 2
+        if pair and isinstance(reset[1], Mapping):
+            return
         space = self._env.observation_space
-        return isinstance(space, spaces.Tuple) and not isinstance(pair[1], Mapping) and space.contains(pair)
+        of_observations = isinstance(space, spaces.Tuple) and space.contains(reset)
+        if of_observations or not (reset is None or isinstance(reset, tuple | list)):
+            raise TypeError(OLD_API)
+        if not pair:
+            what = "None" if reset is None else f"a {type(reset).__name__} of length {len(reset)}"
+            raise TypeError(f"reset() returned {what}, and not the pair (observation, info)")
 
     def step(self, action: Any, observe: bool) -> Step:
         """Execute one action: an array, or a nested value, of the action space.
@@ -182,16 +190,15 @@ class GymnasiumSimulator:
             raise
         if type(info) is not dict:
             info = plain_info(info)
-        done = Step(
-            reward if type(reward) is float else one_reward(reward),
-            terminated if type(terminated) is bool else flag(terminated, "terminated") or False,
-            truncated if type(truncated) is bool else flag(truncated, "truncated") or False,
-            success(info) if info else None,
-            self._observation(seen, info) if observe else None,
-        )
-        if (done.terminated or done.truncated) and not AUTORESET.isdisjoint(info):
+        reward = reward if type(reward) is float else one_reward(reward)
+        terminated = terminated if type(terminated) is bool else flag(terminated, "terminated") or False
+        truncated = truncated if type(truncated) is bool else flag(truncated, "truncated") or False
+        ended = terminated or truncated
+        succeeded, unreadable = reported(info, ended=ended)
+        if ended and not AUTORESET.isdisjoint(info):
             self._reset_itself = True
-        return done
+        observation = self._observation(seen, info) if observe else None
+        return Step(reward, terminated, truncated, succeeded, observation, unreadable)
 
     def render(self) -> np.ndarray:
         """What `env.render()` shows, as uint8 (height, width, 3); the last frame again where the environment reset
@@ -266,9 +273,9 @@ def _to_uint8(frame: np.ndarray) -> np.ndarray:
 
 
 def _fps(env: gymnasium.Env[Any, Any]) -> int:
-    """The environment's `render_fps`, where it is a positive number; else 30."""
-    fps = (env.metadata or {}).get("render_fps")
-    return max(1, round(fps)) if isinstance(fps, int | float) and isfinite(fps) and fps > 0 else 30
+    """The environment's `render_fps`, where it is a number that a film can have; else 30."""
+    fps = env.metadata.get("render_fps") if isinstance(env.metadata, Mapping) else None
+    return max(1, round(fps)) if isinstance(fps, int | float) and 0 < fps < 1000 else 30
 
 
 def _refuse_old_api(env: Any) -> None:

@@ -16,14 +16,16 @@ Any other space: `observation.images.image` for an image, `observation.state` ot
 `Box` of shape (height, width, 1, 3 or 4). Everything has its space's dtype and container, nested ones stay
 nested; only `agent_pos` and `environment_state` become float32 where they are floats, as LeRobot has them.
 
-Arrays are held to what their space declares: another dtype is converted where that loses nothing but precision, else
-it is an error. An episode may have a size of its own (other than declared, of as many axes), but must keep it.
+Arrays are held to what their space declares, within `Dict` and `Tuple` too: another dtype is converted where that
+loses nothing but precision, else it is an error. An episode may have a size of its own (other than declared, of as
+many axes), but must keep it. What a `Dict` does not declare is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -41,14 +43,17 @@ TEXTS: Final = ("task", "instruction", "language")
 LEROBOT: Final = {"agent_pos": STATE, "environment_state": ENVIRONMENT_STATE}
 
 
+Reader: TypeAlias = "Callable[[], Callable[[Any], Any]]"
+"""Made anew for each episode: the value as its space has it, sharing no memory with the environment."""
+
+
 class Field(NamedTuple):
     """One observation key: where its value is in the environment's observation, and what it is."""
 
     key: str
     path: tuple[Any, ...]  # the names of `Dict` fields, outermost first; empty for the whole observation
     space: gymnasium.Space[Any]  # of what is delivered
-    # Made anew for each episode: the value as its space has it, sharing no memory with the environment.
-    reader: Callable[[], Callable[[Any], Any]]
+    reader: Reader
 
 
 def observation_fields(space: gymnasium.Space[Any]) -> tuple[Field, ...]:
@@ -88,12 +93,15 @@ def to_observation(fields: Sequence[Field]) -> Callable[[Any], Observation]:
 def _at(path: tuple[Any, ...], seen: Any) -> Any:
     value = seen
     for name in path:
-        try:
-            value = value[name]
-        except (KeyError, TypeError, IndexError) as exc:
-            missing = _dotted(path)
-            raise ValueError(f"the observation has no {missing!r}, which its space declares") from exc
+        value = _item(value, name, path)
     return value
+
+
+def _item(value: Any, name: Any, path: tuple[Any, ...]) -> Any:
+    try:
+        return value[name]
+    except (KeyError, TypeError, IndexError) as exc:
+        raise ValueError(f"the observation has no {_dotted(path)!r}, which its space declares") from exc
 
 
 def _fields(name: Any, space: gymnasium.Space[Any]) -> list[Field]:
@@ -111,11 +119,7 @@ def _fields(name: Any, space: gymnasium.Space[Any]) -> list[Field]:
 
 
 def _field(key: str, path: tuple[Any, ...], space: gymnasium.Space[Any]) -> Field:
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
-        return Field(key, path, space, _arrays(_dotted(path), space.shape, np.dtype(space.dtype)))
-    return Field(key, path, space, lambda: _copy)
+    return Field(key, path, space, _reader(path, space))
 
 
 def _is_image(space: gymnasium.Space[Any]) -> bool:
@@ -126,16 +130,63 @@ def _is_image(space: gymnasium.Space[Any]) -> bool:
 def _float32(space: gymnasium.spaces.Box) -> gymnasium.spaces.Box:
     import gymnasium
 
-    with np.errstate(over="ignore"):  # the largest float64 becomes infinity
+    with np.errstate(all="ignore"):  # the largest float64 becomes infinity
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
     return gymnasium.spaces.Box(low, high, space.shape, np.float32)
 
 
-def _arrays(
-    name: str, declared: tuple[int, ...], dtype: np.dtype
-) -> Callable[[], Callable[[Any], np.ndarray]]:
-    what = f"the observation's {name!r}" if name else "the observation"
+def _reader(path: tuple[Any, ...], space: gymnasium.Space[Any]) -> Reader:
+    from gymnasium import spaces
 
+    what = f"the observation's {_dotted(path)!r}" if path else "the observation"
+    match space:
+        case spaces.Box() | spaces.MultiBinary() | spaces.MultiDiscrete():
+            return _arrays(what, space.shape, np.dtype(space.dtype))
+        case spaces.Discrete():
+            return lambda: partial(_number, dtype=np.dtype(space.dtype), what=what)
+        case spaces.Dict():
+            return _dicts(path, {name: _reader((*path, name), part) for name, part in space.spaces.items()})
+        case spaces.Tuple():
+            return _tuples(what, [_reader((*path, index), part) for index, part in enumerate(space.spaces)])
+        case _:
+            return lambda: _copy
+
+
+def _dicts(path: tuple[Any, ...], parts: Mapping[Any, Reader]) -> Reader:
+    def reader() -> Callable[[Any], dict[Any, Any]]:
+        reads = [(name, (*path, name), part()) for name, part in parts.items()]
+        return lambda value: {name: read(_item(value, name, at)) for name, at, read in reads}
+
+    return reader
+
+
+def _tuples(what: str, parts: Sequence[Reader]) -> Reader:
+    def reader() -> Callable[[Any], tuple[Any, ...]]:
+        reads = [part() for part in parts]
+
+        def read(value: Any) -> tuple[Any, ...]:
+            if not (isinstance(value, tuple | list) or (isinstance(value, np.ndarray) and value.ndim)):
+                kind = type(value).__name__
+                raise ValueError(f"{what} is of type {kind} where its space declares a tuple of {len(reads)}")
+            if len(value) != len(reads):
+                raise ValueError(f"{what} has {len(value)} parts where its space declares {len(reads)}")
+            return tuple(read(part) for read, part in zip(reads, value, strict=True))
+
+        return read
+
+    return reader
+
+
+def _number(value: Any, dtype: np.dtype, what: str) -> Any:
+    if type(value) is int or type(value) is dtype.type:
+        return value
+    array = _cast(value, dtype, what)
+    if array.size != 1:
+        raise ValueError(f"{what} has shape {array.shape} where its space declares one number")
+    return array.reshape(())[()]
+
+
+def _arrays(what: str, declared: tuple[int, ...], dtype: np.dtype) -> Reader:
     def reader() -> Callable[[Any], np.ndarray]:
         expected: tuple[int, ...] | None = None  # the shape of the episode's first
 
@@ -168,17 +219,20 @@ def _cast(value: Any, dtype: np.dtype, what: str) -> np.ndarray:
     except Exception as exc:  # a ragged list, an object's own code
         raise ValueError(f"{what} is no array but of type {type(value).__name__}") from exc
     if given.dtype.kind in "buif":
-        with np.errstate(invalid="ignore", over="ignore"):  # what became another number is seen below
+        with np.errstate(all="ignore"):  # what became another number is seen below
             array = given.astype(dtype, order="C")
-        if dtype.kind == "f" or (array == given).all():
+            same = array == given if dtype.kind != "f" else np.isfinite(array) | ~np.isfinite(given)
+        if same.all():
             return array
+        if dtype.kind == "f":
+            raise ValueError(f"{what} has the value {given[~same][0]}, which no {dtype} can hold")
     raise ValueError(f"{what} has dtype {given.dtype} where its space declares {dtype}")
 
 
 def _copy(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _copy(item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):  # a GraphInstance
         return type(value)(*map(_copy, value))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from rollout.envs.actions import Convert
 
-__all__ = ["START_OPTIONS", "Start"]
+__all__ = ["START_OPTIONS", "Start", "legacy_seed"]
 
 START_OPTIONS: Final[Mapping[str, str]] = {
     "init_states": "how many initial states set_init_state(i) of the environment has: episode e starts from e mod N",
@@ -69,3 +70,20 @@ class Start(Struct, frozen=True, kw_only=True):
                 f"--set init_states={self.init_states}: the environment has no method set_init_state(i)"
             ) from exc
         return found
+
+
+def legacy_seed(env: Any) -> Callable[[int], Any] | None:
+    """The method `seed(s)` of the old API, which an environment may still have; None for any other `seed`."""
+    try:
+        seed = getattr(env, "seed", None)
+    except Exception:  # a property or a `__getattr__` of its own
+        return None
+    if not callable(seed):
+        return None
+    try:
+        inspect.signature(seed).bind(0)
+    except TypeError:
+        return None  # it takes something else
+    except ValueError:  # compiled, and tells nothing
+        pass
+    return cast("Callable[[int], Any]", seed)

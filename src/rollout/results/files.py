@@ -25,6 +25,7 @@ __all__ = [
     "pretty_json",
     "refuse_links",
     "reporting",
+    "without_surrogates",
     "write_atomically",
 ]
 
@@ -55,7 +56,7 @@ def encode_json(value: Any) -> bytes:
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:
-        return _ENCODER.encode(_without_surrogates(msgspec.to_builtins(value)))
+        return _ENCODER.encode(without_surrogates(msgspec.to_builtins(value)))
 
 
 def pretty_json(value: Any) -> bytes:
@@ -63,13 +64,14 @@ def pretty_json(value: Any) -> bytes:
     return msgspec.json.format(encode_json(value), indent=2) + b"\n"
 
 
-def _without_surrogates(value: Any) -> Any:
+def without_surrogates(value: Any) -> Any:
+    """`value`, of Python's own types, with every lone surrogate as the text of its escape."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_surrogates(item) for item in value]
+        return [without_surrogates(item) for item in value]
     return value
 
 

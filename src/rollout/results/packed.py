@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias, overload
+from typing import Any, Final, SupportsIndex, TypeAlias, overload
 
 import msgspec
 from msgspec.structs import astuple
 
+from rollout.results.files import without_surrogates
 from rollout.types import EpisodeResult, EpisodeSpec, Spent
 
 __all__ = ["Records"]
@@ -24,11 +25,18 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
+def _packed(values: tuple[Any, ...]) -> bytes:
+    try:
+        return _encode(values)
+    except UnicodeEncodeError:  # as the journal's line has it
+        return _encode(without_surrogates(msgspec.to_builtins(values)))
+
+
 class Records(Sequence[EpisodeResult]):
     """The records of a plan's episodes, in the plan's order; those that are not on record yet are left out.
 
     Packed, and unpacked when looked at: as an object each would take 650 bytes, of which its spec has told a part, and
-    so it takes 150.
+    so it takes 150. Equal to a tuple of the same records, and adds and multiplies as one; `tuple(records)` is one.
     """
 
     def __init__(self, specs: Sequence[EpisodeSpec]) -> None:
@@ -37,13 +45,18 @@ class Records(Sequence[EpisodeResult]):
         self._packed = bytearray()  # one after the other, as they came
         self._starts = array("q", [-1]) * len(specs)  # there, by place
         self._sizes = array("q", [0]) * len(specs)
+        self._count = 0
+        self._present: Sequence[int] | None = None  # the places that have a record, once somebody asked
 
     def add(self, result: EpisodeResult) -> None:
         """Take in a record of a planned episode; a second one on it replaces the first."""
         place = self.places[result.key]
         # Without the names in `time_s`, which are always the same.
         values = {name: getattr(result, name) for name in OUTCOME} | {"time_s": astuple(result.time_s)}
-        packed = _encode(tuple(values.values()))
+        packed = _packed(tuple(values.values()))
+        if self._starts[place] < 0:
+            self._count += 1
+            self._present = None
         self._starts[place], self._sizes[place] = len(self._packed), len(packed)
         self._packed += packed
 
@@ -55,14 +68,14 @@ class Records(Sequence[EpisodeResult]):
         return (self._unpack(place) for place, start in enumerate(self._starts) if start >= 0)
 
     def __len__(self) -> int:
-        return len(self._starts) - self._starts.count(-1)
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> EpisodeResult: ...
     @overload
     def __getitem__(self, index: slice) -> tuple[EpisodeResult, ...]: ...
     def __getitem__(self, index: int | slice) -> EpisodeResult | tuple[EpisodeResult, ...]:
-        places = [place for place, start in enumerate(self._starts) if start >= 0][index]
+        places = self._places_present()[index]
         return self._unpack(places) if isinstance(places, int) else tuple(map(self._unpack, places))
 
     def __eq__(self, other: object) -> bool:
@@ -72,7 +85,26 @@ class Records(Sequence[EpisodeResult]):
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        return f"<{len(self)} records>"
+        first = f": {self[0]!r}{', …' if len(self) > 1 else ''}" if self else ""
+        return f"<{len(self)} records{first}>"
+
+    def __add__(self, other: object) -> tuple[Any, ...]:
+        return (*self, *other) if isinstance(other, Records | tuple) else NotImplemented
+
+    def __radd__(self, other: object) -> tuple[Any, ...]:
+        return (*other, *self) if isinstance(other, tuple) else NotImplemented
+
+    def __mul__(self, times: SupportsIndex) -> tuple[EpisodeResult, ...]:
+        return tuple(self) * times
+
+    __rmul__ = __mul__
+
+    def _places_present(self) -> Sequence[int]:
+        if self._count == len(self._starts):
+            return range(self._count)
+        if self._present is None:
+            self._present = array("q", (place for place, start in enumerate(self._starts) if start >= 0))
+        return self._present
 
     def _unpack(self, place: int) -> EpisodeResult:
         start, size = self._starts[place], self._sizes[place]

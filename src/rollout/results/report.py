@@ -14,7 +14,11 @@ __all__ = ["Report"]
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """An evaluation's summary and its records, in the plan's order."""
+    """An evaluation's summary and its records, in the plan's order.
+
+    `episodes` is a sequence that keeps them small, for runs of hundreds of thousands, and makes a record anew each time
+    that it is looked at. `tuple(report.episodes)` is for what takes no sequence: `msgspec.json.encode`, for example.
+    """
 
     summary: Summary
     episodes: Sequence[EpisodeResult]

@@ -29,7 +29,7 @@ def failed(exc: Exception) -> Failure:
 
 def _traceback(exc: Exception) -> str:
     """From where the policy was called on."""
-    cause = exc.__cause__ if isinstance(exc.__cause__, Exception) else exc
+    cause: BaseException = exc.__cause__ or exc
     trace = cause.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(WAY):
         trace = trace.tb_next

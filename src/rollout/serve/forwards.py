@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from rollout.engine.forward import Forward
+from rollout.engine.meant import MEANT
 from rollout.errors import PolicyError
 from rollout.policies.base import Request
 
@@ -21,7 +22,7 @@ class Forwarded(Struct, frozen=True):
     """What the policy gave for one request, or raised."""
 
     chunk: Any
-    error: Exception | None
+    error: BaseException | None
     infer_ms: float
     batch: int  # requests in the same forward
 
@@ -60,10 +61,10 @@ class Alike:
         if call.fits is not None and (self._fits is None or call.fits < self._fits):
             self._fits = call.fits
             self._note(f"the policy ran out of memory: from now on at most {call.fits} decisions of one form")
-        if isinstance(call.error, Exception):
-            return [Forwarded(None, call.error, 0.0, len(requests))] * len(requests)
-        if call.error is not None:
+        if isinstance(call.error, MEANT):
             raise call.error
+        if call.error is not None:
+            return [Forwarded(None, call.error, 0.0, len(requests))] * len(requests)
         sizes = [(size, 1e3 * seconds) for size, seconds in call.forwards for _ in range(size)]
         return [
             Forwarded(chunk, None, milliseconds, size)

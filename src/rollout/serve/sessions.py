@@ -7,7 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
-from rollout.errors import ProtocolError
+from rollout.engine.meant import MEANT
+from rollout.errors import PolicyError, ProtocolError
 from rollout.policies.base import Session
 from rollout.policies.offer import Asked, opening
 from rollout.types import EpisodeSpec, TaskInfo
@@ -62,7 +63,12 @@ class Sessions:
 
     def _opened(self, asked: Asked) -> EpisodeState:
         told = opening(asked.opening)
-        session = self._open_session(told.episode, told.task)
+        try:
+            session = self._open_session(told.episode, told.task)
+        except (Exception, *MEANT):
+            raise
+        except BaseException as exc:  # a cancellation would end the connection in silence
+            raise PolicyError(f"the policy's open_session raised {type(exc).__name__}: {exc}") from exc
         if session is not None and asked.number > 0:
             raise ProtocolError(
                 "the server no longer knows this episode (was it restarted, or has it more than "

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 
-__all__ = ["adopt_orphans", "children", "die_with_parent", "end_all", "kill_all", "kill_group"]
+__all__ = ["adopt_orphans", "children", "die_with_parent", "end_all", "end_marked", "kill_all", "kill_group"]
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -53,6 +53,31 @@ def end_all(within_s: float) -> None:
     while time.monotonic() < deadline and _reaped_some_are_left():
         kill_all(children())
         time.sleep(0.005)  # orphans arrive one generation at a time
+
+
+def end_marked(name: str, value: str, within_s: float) -> None:
+    """Kill every process that was started with `name=value` in its environment, and wait for their end.
+
+    Descendants inherit it, so they are found when the process that had adopted them is dead. One that was only forked
+    shows the environment that its parent was started with. One that was started with another environment is not found.
+    """
+    mark = f"{name}={value}".encode()
+    deadline = time.monotonic() + within_s
+    while (pids := _marked(mark)) and time.monotonic() < deadline:
+        kill_all(pids)
+        time.sleep(0.005)  # what they started while they were being found is next
+
+
+def _marked(mark: bytes) -> list[int]:
+    return [int(pid) for pid in _listed("/proc") if pid.isdigit() and mark in _environ(pid).split(b"\0")]
+
+
+def _environ(pid: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
+    except OSError:  # another user's, or gone
+        return b""
 
 
 def _reaped_some_are_left() -> bool:

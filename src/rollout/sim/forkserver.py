@@ -11,24 +11,22 @@ Messages travel over a `SOCK_SEQPACKET` socket as MessagePack; descriptors ride 
 from __future__ import annotations
 
 import errno
-import faulthandler
 import gc
 import importlib
-import io
 import os
+import select
 import selectors
 import signal
 import socket
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from rollout.sim.child import become_worker
 from rollout.sim.descendants import adopt_orphans, children, die_with_parent, end_all, kill_all, kill_group
 
 __all__ = ["Event", "Exited", "Fork", "Forked", "Kill", "Order", "Refused", "main"]
@@ -82,23 +80,22 @@ class _Child:
         self.tail = bytearray()
         self.kill_at: float | None = None
 
-    def drain(self) -> bool:
-        """Keep the tail of what was printed. False at the end of the log or when nothing waits."""
+    def drain(self) -> bytes | None:
+        """Keep the tail of what was printed, and return the piece: empty at the log's end, None where nothing waits."""
         try:
             data = os.read(self.log, LOG_READ)
         except BlockingIOError:
-            return False
+            return None
         self.tail += data
         del self.tail[:-LOG_TAIL]
-        return bool(data)
+        return data
 
 
 class _Forkserver:
-    def __init__(self, control: socket.socket, serve: Callable[[int, int], None]) -> None:
-        self._control, self._serve = control, serve
+    def __init__(self, control: socket.socket, serve: Callable[[int, int], None], parent: int) -> None:
+        self._control, self._serve, self._parent = control, serve, parent
         self._children: dict[int, _Child] = {}
         self._orders = msgspec.msgpack.Decoder(Order)
-        self._parent = os.getppid()
         self._own = frozenset(children())  # of an import: not an orphan of a worker
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = socket.socketpair()
@@ -169,7 +166,9 @@ class _Forkserver:
         try:
             pid = os.fork()
             if pid == 0:
-                self._become_worker(read, write, log_read, log_write)
+                become_worker(
+                    lambda: self._serve(read, write), log_write, lambda: self._let_go(log_read, log_write)
+                )
         except OSError:
             os.close(log_read)
             raise
@@ -180,66 +179,35 @@ class _Forkserver:
         self._selector.register(log_read, selectors.EVENT_READ, lambda: self._drain(child))
         self._tell(Forked(worker, pid))
 
-    def _become_worker(self, read: int, write: int, log_read: int, log_write: int) -> NoReturn:
-        """In the forked child: own session and group, own standard streams, nothing of the forkserver's."""
-        status = 1
-        try:
-            os.setsid()
-            die_with_parent(signal.SIGKILL)
-            # What a simulator starts stays below its worker, also in a session of its own: when the worker is gone,
-            # the forkserver knows an orphan by being its parent.
-            adopt_orphans()
-            if hasattr(os, "SCHED_BATCH"):
-                # Workers compute: being woken must not take the core from the parent, who feeds the others (a third
-                # of the CPU time per message, benchmarks/transport.py).
-                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)
-            os.dup2(log_write, 1)
-            os.dup2(log_write, 2)
-            # Where a crash or a time-out met it: the record of the episode has the last lines of the log.
-            faulthandler.enable(2)
-            faulthandler.register(signal.SIGTERM, file=2, chain=True)
-            for stream in (sys.stdout, sys.stderr):
-                if isinstance(stream, io.TextIOWrapper):
-                    stream.reconfigure(line_buffering=True)  # a killed process flushes nothing
-            self._selector.close()
-            for sock in (self._control, self._wake_read, self._wake_write):
-                sock.close()
-            for descriptor in (log_read, log_write, *(child.log for child in self._children.values())):
-                os.close(descriptor)
-            self._serve(read, write)
-            status = 0
-        except SystemExit as exc:
-            status = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(Exception):
-                    stream.flush()
-            # No interpreter shutdown: simulators' __del__ and atexit hooks print EGL tracebacks, or hang.
-            os._exit(status & 0xFF)
+    def _let_go(self, *descriptors: int) -> None:
+        """In the forked child: close everything of the forkserver's, and `descriptors`."""
+        self._selector.close()
+        for sock in (self._control, self._wake_read, self._wake_write):
+            sock.close()
+        for descriptor in (*descriptors, *(child.log for child in self._children.values())):
+            os.close(descriptor)
 
     def _drain(self, child: _Child) -> None:
-        if not child.drain():
+        if child.drain() == b"":
             self._selector.unregister(child.log)
 
     def _reap(self) -> None:
         """Every child that ended, orphans of workers included (this process is their reaper)."""
         with suppress(BlockingIOError):
             self._wake_read.recv(4096)
+        dead: list[tuple[_Child, int]] = []
         while (ended := _ended()) is not None:
             child = self._children.pop(ended.si_pid, None)
             if child is not None:
                 # Before the reaping, while the id cannot belong to anybody else.
                 kill_group(child.pid, signal.SIGKILL)
+                status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                dead.append((child, status))
             os.waitpid(ended.si_pid, 0)
-            # Workers keep their descendants until they die, so whatever else is a child here has lost its worker.
-            kill_all(set(children()) - self._children.keys() - self._own)
-            if child is not None:
-                self._bury(child, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+        # Workers keep their descendants until they die, so whatever else is a child here has lost its worker.
+        kill_all(set(children()) - self._children.keys() - self._own)
+        for child, status in dead:
+            self._bury(child, status)
 
     def _bury(self, child: _Child, status: int) -> None:
         for _ in range(LOG_PIPE // LOG_READ):  # not for ever: an orphan may be printing still
@@ -274,9 +242,19 @@ def _ended() -> os.waitid_result | None:
         return None
 
 
+def _hung_up(control: socket.socket) -> bool:
+    """Whether the other end is closed, also where orders wait to be read."""
+    poll = select.poll()
+    poll.register(control, 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
+
+
 def main(control_fd: int, preload: list[str], families: list[str]) -> None:
     """Entry point of the forkserver process. Orders that come while it imports wait in the socket."""
-    control = socket.socket(fileno=control_fd)
+    control, parent = socket.socket(fileno=control_fd), os.getppid()
+    die_with_parent(signal.SIGKILL)  # an import may take minutes, or hang
+    if _hung_up(control):
+        return  # the parent was gone before
     for name in preload:
         importlib.import_module(name)
     from rollout.sim.preload import preload_simulators
@@ -292,8 +270,8 @@ def main(control_fd: int, preload: list[str], families: list[str]) -> None:
     gc.collect()
     gc.freeze()  # children's collections then leave what they share with this process alone
     adopt_orphans()
-    die_with_parent(signal.SIGTERM)  # wakes the loop, which then sees that its parent changed
-    forkserver = _Forkserver(control, serve)
+    forkserver = _Forkserver(control, serve, parent)
+    die_with_parent(signal.SIGTERM)  # from now on: wakes the loop, which then sees that its parent changed
     try:
         forkserver.run()
     finally:

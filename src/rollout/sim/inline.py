@@ -36,12 +36,14 @@ class InlineWorker(Calls):
         registrations: Mapping[str, bytes] | None = None,
     ) -> None:
         super().__init__(index, limits, environ, registrations)
-        self._server = Server()
+        self._server = Server(inline=True)
         atexit.unregister(abandon_contexts)  # once is enough
         atexit.register(abandon_contexts)
         self._encode = msgspec.msgpack.Encoder().encode
         self._commands, self._replies = command_decoder(), reply_decoder()
         self._before = dict(os.environ)
+
+    lost = False
 
     async def aclose(self) -> None:
         """Close the simulator, and give the process its own environment variables back."""

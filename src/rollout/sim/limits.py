@@ -13,7 +13,7 @@ class TimeLimits(Struct, frozen=True, kw_only=True):
     """How long a worker may take, in seconds."""
 
     start: float = 120.0
-    reset: float = 300.0  # building the simulator included
+    reset: float = 300.0  # of a reset, and of building the simulator
     step: float = 60.0  # one step; a chunk of n gets n times as long
 
 
@@ -34,7 +34,7 @@ class Limits:
     def __init__(self, seconds: TimeLimits) -> None:
         self.start = _limit("its start", "--start-timeout", seconds.start)
         self.listing = _limit("listing the tasks", "--start-timeout", seconds.start)
-        self.build = _limit("building the simulator and resetting it", "--reset-timeout", seconds.reset)
+        self.build = _limit("building the simulator", "--reset-timeout", seconds.reset)
         self.reset = _limit("the reset", "--reset-timeout", seconds.reset)
         self._step_s = seconds.step
         self._steps: dict[int, Limit] = {}  # by length of the chunk: there are few

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import msgspec
 
-from rollout.sim.descendants import kill_group
-from rollout.sim.forkserver import MAX_MESSAGE, Event, Exited, Fork, Forked, Kill, Order
+from rollout.sim.descendants import end_marked, kill_group
+from rollout.sim.forkserver import MAX_MESSAGE, Event, Exited, Fork, Forked, Kill, Order, Refused
 from rollout.sim.transport import Ends
 
 __all__ = ["Forkserver"]
 
 PRELOAD = ("gymnasium", "rollout.sim.server")
+MARK = "ROLLOUT_FORKSERVER"  # in the environment of the forkserver and of all that descend from it
 THREAD_LIMITS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
 
 
@@ -42,6 +45,8 @@ class Forkserver:
         self._preload, self._families = list(preload), list(families)
         self._listeners: dict[int, Callable[[Event], None]] = {}
         self._pids: dict[int, int] = {}  # of the workers that are alive
+        # Those that found the socket full, with their descriptors: the forkserver imports, and reads nothing meanwhile.
+        self._unsent: deque[tuple[Order, list[int]]] = deque()
         self._events = msgspec.msgpack.Decoder(Event)
         self._running = False
         self._has_forked = False
@@ -69,14 +74,19 @@ class Forkserver:
         """Fork a worker with (a copy of) `ends` of the connection, and return the id that `kill` takes.
 
         `listener` gets its `Forked` and its `Exited`, or its `Refused`. Raises `OSError` where the forkserver is gone
-        and no other one could be started.
+        and no other one could be started, or where no descriptor is left.
         """
         if not self._running:
             self._launch()  # the last one was killed, as the kernel does for want of memory: the run must go on
         self._forked += 1
-        self._listeners[self._forked] = listener
-        self._order(Fork(self._forked), ends.read, ends.write)
-        return self._forked
+        worker = self._forked
+        self._listeners[worker] = listener
+        try:
+            self._order(Fork(worker), ends.read, ends.write)
+        except OSError:
+            self._listeners.pop(worker, None)
+            raise
+        return worker
 
     def kill(self, worker: int, grace_s: float) -> None:
         """Terminate the worker's process group, and kill it after `grace_s`."""
@@ -87,6 +97,7 @@ class Forkserver:
         with theirs:
             # Not 0, 1 or 2, where this process was started without them: those become the forkserver's own streams.
             inherited = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+        self._mark = secrets.token_hex(8)
         # `-c` with the path spelled out: works whatever __main__ is (a script, a notebook, a frozen tool).
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; from rollout.sim.forkserver import main; "
@@ -96,7 +107,7 @@ class Forkserver:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 pass_fds=[inherited],
-                env=self._environ,
+                env=self._environ | {MARK: self._mark},
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C at the terminal is the parent's to handle
             )
@@ -113,19 +124,51 @@ class Forkserver:
         if self._running:
             self._running = False
             self._loop.remove_reader(self._control.fileno())
+            self._loop.remove_writer(self._control.fileno())
             self._control.close()
+            while self._unsent:
+                _close(self._unsent.popleft()[1])
 
     def _order(self, order: Order, *descriptors: int) -> None:
         if not self._running:
             return  # every worker is gone, as its listener was told
+        if not self._unsent and self._sent(order, descriptors):
+            return
+        if not self._running:
+            return
+        self._unsent.append((order, _duplicates(descriptors)))
+        self._loop.add_writer(self._control.fileno(), self._writable)
+
+    def _sent(self, order: Order, descriptors: Sequence[int]) -> bool:
+        """False where the socket has no room now or no reader any more. Raises `OSError` if it takes no descriptors."""
         try:
             socket.send_fds(self._control, [msgspec.msgpack.encode(order)], descriptors)
-        except OSError:
+        except BlockingIOError:
+            return False
+        except OSError as exc:
+            if descriptors and not isinstance(exc, ConnectionError):
+                raise  # too many are on their way
             self._fail()
+            return False
+        return True
+
+    def _writable(self) -> None:
+        """There is room again for orders that wait."""
+        while self._unsent:
+            order, descriptors = self._unsent[0]
+            try:
+                if not self._sent(order, descriptors):
+                    return
+            except OSError as exc:
+                self._loop.call_soon(self._deliver, Refused(order.worker, exc.strerror or str(exc)))
+            self._unsent.popleft()
+            _close(descriptors)
+        self._loop.remove_writer(self._control.fileno())
 
     def _readable(self) -> None:
         try:
             while data := self._control.recv(MAX_MESSAGE):
+                self._has_forked = True
                 self._deliver(self._events.decode(data))
                 if not self._running:
                     return  # a listener's answer found it gone
@@ -136,7 +179,6 @@ class Forkserver:
         self._fail()
 
     def _deliver(self, event: Event) -> None:
-        self._has_forked = True
         listener = self._listeners.get(event.worker)
         if isinstance(event, Forked):
             self._pids[event.worker] = event.pid
@@ -152,6 +194,7 @@ class Forkserver:
         for pid in self._pids.values():
             kill_group(pid, signal.SIGKILL)  # what the worker had started
         status = self._ended()
+        end_marked(MARK, self._mark, within_s=1.0)  # also in sessions of its own
         listeners, self._listeners = self._listeners, {}
         self._pids.clear()
         for worker, listener in listeners.items():
@@ -173,3 +216,20 @@ class Forkserver:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode != 0:  # it was killed, and has ended nobody
+            end_marked(MARK, self._mark, within_s=1.0)
+
+
+def _duplicates(descriptors: Sequence[int]) -> list[int]:
+    copies: list[int] = []
+    try:
+        copies.extend(os.dup(descriptor) for descriptor in descriptors)
+    except OSError:
+        _close(copies)
+        raise
+    return copies
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

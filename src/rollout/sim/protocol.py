@@ -18,6 +18,8 @@ __all__ = [
     "MAX_FRAME",
     "MAX_TEXT",
     "MAX_TRACEBACK",
+    "Build",
+    "Built",
     "Close",
     "Closed",
     "Command",
@@ -79,22 +81,33 @@ class Described(_Message, frozen=True):
     suite: SuiteInfo
 
 
-class Reset(_Message, frozen=True):
-    """Start an episode, building the task's simulator first where another one (or none) is there."""
+class Build(_Message, frozen=True):
+    """Build a task's simulator. Apart from the reset, so that a death tells which of the two was to blame."""
 
     suite: SuiteInfo
+    task_id: int
+
+
+class Built(_Message, frozen=True):
+    task: TaskInfo
+    build_s: Seconds
+    remarks: tuple[str, ...] = ()  # lines for the user (`rollout.envs.remarks`)
+
+
+class Reset(_Message, frozen=True):
+    """Start an episode of the task whose simulator was built."""
+
     spec: EpisodeSpec
     observe: ObservationRequest
     video: VideoRequest | None
 
 
 class ResetDone(_Message, frozen=True):
-    task: TaskInfo | None  # where the simulator was built for this episode
     observation: WireObservation
-    reset_s: Seconds  # building included
+    reset_s: Seconds
     render_s: Seconds
     success_at_reset: bool = False
-    remarks: tuple[str, ...] = ()  # lines for the user (`rollout.envs.remarks`)
+    remarks: tuple[str, ...] = ()
 
 
 class Run(_Message, frozen=True):
@@ -145,8 +158,8 @@ class Failed(_Message, frozen=True):
     )
 
 
-Command: TypeAlias = Start | Describe | Reset | Run | Release | Close
-Reply: TypeAlias = Started | Described | ResetDone | RunDone | Released | Closed | Failed
+Command: TypeAlias = Start | Describe | Build | Reset | Run | Release | Close
+Reply: TypeAlias = Started | Described | Built | ResetDone | RunDone | Released | Closed | Failed
 
 
 def command_decoder() -> msgspec.msgpack.Decoder[Command]:

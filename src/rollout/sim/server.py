@@ -9,7 +9,6 @@ import gc
 import os
 import sys
 import time
-import traceback
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,9 +22,10 @@ from rollout.envs.registry import load_simulator
 from rollout.envs.remarks import remark, remarks
 from rollout.errors import ProtocolError, ResultsError, UsageError
 from rollout.resources import trim_memory
+from rollout.sim.failures import failed, message_of
 from rollout.sim.protocol import (
-    MAX_TEXT,
-    MAX_TRACEBACK,
+    Build,
+    Built,
     Close,
     Closed,
     Command,
@@ -44,7 +44,7 @@ from rollout.sim.protocol import (
     WireObservation,
 )
 from rollout.sim.transport import BlockingConnection, Ends
-from rollout.sim.video import VideoWriter
+from rollout.sim.video import VideoWriter, current_umask
 from rollout.types import Observation, SuiteInfo, VideoMode
 from rollout.values import Array, Items, pack, pack_array, sendable, unpack, unpack_array
 
@@ -56,12 +56,7 @@ def serve(read: int, write: int) -> None:
     connection, pid = BlockingConnection(Ends(read, write)), os.getpid()
     server = Server()
     while (command := connection.receive()) is not None:
-        try:
-            reply = server.handle(command)
-        except BaseException as exc:  # a Rust panic, a cancelled coroutine; Ctrl-C reaches no worker
-            if isinstance(exc, SystemExit) and not isinstance(exc.code, str):
-                raise  # an exit as it is meant; one with a text is an error's
-            reply = _failed(exc, building=server.building)
+        reply = server.handle(command)
         if os.getpid() != pid:  # a copy that the simulator forked came back: two answers would be mixed up
             os._exit(0)
         try:
@@ -69,7 +64,7 @@ def serve(read: int, write: int) -> None:
         except OSError:
             raise  # the parent is gone
         except Exception as exc:  # nothing is sent yet: a text that is no Unicode, a frame that is too long
-            connection.send(_failed(exc, building=False))
+            connection.send(failed(exc, building=False))
         if isinstance(reply, Closed):
             return
 
@@ -77,16 +72,19 @@ def serve(read: int, write: int) -> None:
 class Server:
     """Holds the simulator of one task and the episode that runs in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, inline: bool = False) -> None:
+        """`inline`: in the parent's own process, where Ctrl-C is the user's, and an exit would be everybody's."""
+        self._inline = inline
+        self._umask = current_umask()  # before any simulator can change it
         self._class: type[Simulator] | None = None
         self._options: Mapping[str, str] = {}
         self._simulator: Simulator | None = None
         self._task: tuple[str, int] | None = None  # (suite, task_id) of the simulator
-        self.building = False
+        self._building = False
         self._episode: _Episode | None = None
 
     def handle(self, command: Command) -> Reply:
-        """Do what `command` says. Exceptions become `Failed`; exits and signals end the process, as they should."""
+        """Do what `command` says. Exceptions become `Failed`; exits and signals end a worker, as they should."""
         try:
             if isinstance(command, Run) and self._episode is not None:  # the hot path
                 return self._episode.run(command.actions)
@@ -96,8 +94,16 @@ class Server:
         except ResultsError as exc:
             # A video could not be written: the disk is full, and not for this episode alone.
             return Failed("ResultsError", sendable(str(exc)), "", ends_run="results")
-        except Exception as exc:  # a simulator may raise anything
-            return _failed(exc, building=self.building or isinstance(command, Start))
+        except BaseException as exc:  # a simulator may raise anything: a cancelled coroutine, a Rust panic
+            if self._is_meant(exc):
+                raise
+            return failed(exc, building=self._building or isinstance(command, Start))
+
+    def _is_meant(self, exc: BaseException) -> bool:
+        """Whether it is to end the process. An exit with a text is an error's; Ctrl-C reaches no worker."""
+        if self._inline:
+            return isinstance(exc, KeyboardInterrupt)
+        return isinstance(exc, SystemExit) and not isinstance(exc.code, str)
 
     def _dispatch(self, command: Command) -> Reply:
         match command:
@@ -105,6 +111,8 @@ class Server:
                 return self._start(command)
             case Describe(name=name):
                 return Described(self._adapter.describe(name, self._options))
+            case Build():
+                return self._build(command.suite, command.task_id)
             case Reset():
                 return self._reset(command)
             case Run():
@@ -133,16 +141,14 @@ class Server:
         self._abandon_episode()
         remarks.begin()
         began = time.perf_counter()
-        spec = command.spec
-        built = self._task != spec.task_key
-        simulator = self._build(command.suite, spec.task_id) if built else self._simulator
-        assert simulator is not None
+        spec, simulator = command.spec, self._simulator
+        if simulator is None or self._task != spec.task_key:
+            raise ProtocolError("a reset came before its simulator was built")
         observation = simulator.reset(spec, command.observe)
-        self._episode = episode = _Episode(simulator, command)
+        self._episode = episode = _Episode(simulator, command, self._umask)
         render_s = episode.film()
         reset_s = time.perf_counter() - began - render_s
         return ResetDone(
-            simulator.info if built else None,
             episode.pack(observation),
             reset_s,
             render_s,
@@ -150,17 +156,19 @@ class Server:
             remarks.take(),
         )
 
-    def _build(self, suite: SuiteInfo, task_id: int) -> Simulator:
+    def _build(self, suite: SuiteInfo, task_id: int) -> Built:
         self._close_simulator()  # never two alive: a scene may hold gigabytes
         _release_memory()
-        self.building = True
+        began = time.perf_counter()
+        remarks.begin()
+        self._building = True
         choose_again()  # what was imported before this process knew which back end it has
         simulator = self._adapter(suite, task_id, self._options)
         simulator.build()
-        self.building = False
+        self._building = False
         _release_memory()
         self._simulator, self._task = simulator, (suite.suite, task_id)
-        return simulator
+        return Built(simulator.info, time.perf_counter() - began, remarks.take())
 
     def _abandon_episode(self) -> None:
         episode, self._episode = self._episode, None
@@ -177,15 +185,17 @@ class Server:
 class _Episode:
     """An episode in progress: executes chunks, counts steps, films."""
 
-    def __init__(self, simulator: Simulator, command: Reset) -> None:
+    def __init__(self, simulator: Simulator, command: Reset, umask: int) -> None:
         self._step, self._render = simulator.step, simulator.render
         self._horizon = command.spec.horizon
         self._n_observed = command.observe.n_obs_steps
         self._instruction = simulator.info.instruction
         self._keep = command.video.keep if command.video else VideoMode.ALL
-        self._video = VideoWriter(command.video.path, simulator.info.fps) if command.video else None
+        film = command.video
+        self._video = VideoWriter(film.path, simulator.info.fps, umask=umask) if film else None
         self._steps = 0
         self._success: bool | None = None
+        self._unreadable = False
 
     def run(self, actions: Array | Items) -> RunDone:
         """Execute a chunk, or as much of it as the episode lasts."""
@@ -206,6 +216,7 @@ class _Episode:
             rewards.append(done.reward)
             if done.success is not None:
                 self._success = bool(done.success) or bool(self._success)
+            self._unreadable = self._unreadable or done.unreadable
             if self._video is not None:
                 render_s += self.film()
             out_of_time = len(rewards) >= left
@@ -220,7 +231,7 @@ class _Episode:
             array("d", rewards).tobytes(),
             done.terminated,
             done.truncated or out_of_time,
-            self._success,
+            None if self._unreadable and not self._success else self._success,
             () if ended else tuple(observations),
             time.perf_counter() - began - render_s,
             render_s,
@@ -251,10 +262,10 @@ class _Episode:
         """A picture must not cost the episode's result: where there is none, the video is dropped, and that is told."""
         try:
             yield
-        except (UsageError, ResultsError):
+        except (UsageError, ResultsError, KeyboardInterrupt):
             raise
-        except Exception as exc:
-            remark(f"an episode has no video: {type(exc).__name__}: {_message(exc)}")
+        except BaseException as exc:
+            remark(f"an episode has no video: {type(exc).__name__}: {message_of(exc)}")
             self.abandon()
 
     def abandon(self) -> None:
@@ -276,21 +287,3 @@ def _release_memory() -> None:
     """Give back what is not used: simulators are full of cycles, and leave holes of hundreds of megabytes."""
     gc.collect()
     trim_memory()
-
-
-def _failed(exc: BaseException, *, building: bool) -> Failed:
-    """`exc` as data. Its text is a simulator's own code, which may raise too."""
-    try:
-        text = "".join(traceback.format_exception(exc))
-    except Exception:
-        text = "".join(traceback.format_tb(exc.__traceback__))
-    return Failed(
-        sendable(type(exc).__name__), _message(exc), sendable(text[-MAX_TRACEBACK:]), building=building
-    )
-
-
-def _message(exc: BaseException) -> str:
-    try:
-        return sendable(str(exc)[:MAX_TEXT])
-    except Exception:
-        return "(its message could not be made: str() of the exception raised)"

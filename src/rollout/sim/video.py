@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +18,7 @@ import numpy as np
 from rollout.errors import ResultsError, UsageError
 from rollout.types import EpisodeSpec
 
-__all__ = ["VideoWriter", "require_encoder", "video_path"]
+__all__ = ["VideoWriter", "current_umask", "require_encoder", "video_path"]
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST: Final = 80  # characters of one folder name; file systems take 255 bytes
@@ -29,19 +32,21 @@ class VideoWriter:
     A later frame of another size is scaled to it: a picture to look at must not cost the episode's result.
     """
 
-    def __init__(self, path: str | Path, fps: int) -> None:
-        """Make the folder of `path`. `fps` is frames per second of the video.
+    def __init__(self, path: str | Path, fps: int, *, umask: int | None = None) -> None:
+        """Make the folder of `path`. `fps` is frames per second of the video; `umask` decides who may read it (None:
+        this process's own, which a simulator may have changed).
 
         Raises `UsageError` where PyAV is missing and `ResultsError` where the folder cannot be made.
         """
         self._path = Path(path)
         self._partial = self._path.with_name(f"{self._path.stem}.partial.mp4")
-        self._fps = fps
+        self._fps, self._umask = fps, umask
         self._av = _import_av()
         self._container: Any = None  # opened by the first frame, which has the size
         self._stream: Any = None
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with _umask(umask):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise self._error(exc) from exc
 
@@ -55,7 +60,8 @@ class VideoWriter:
             raise ValueError(f"a video frame is uint8 (height, width, 3), not {frame.dtype} {frame.shape}")
         try:
             if self._container is None:
-                self._open(*frame.shape[:2])
+                with _umask(self._umask):
+                    self._open(*frame.shape[:2])
             self._encode(self._av.VideoFrame.from_ndarray(_even(frame), format="rgb24"))
         except (OSError, self._av.error.FFmpegError) as exc:
             self.abort()
@@ -127,6 +133,23 @@ def video_path(out: str | Path, spec: EpisodeSpec) -> Path:
     if safe != suite:  # something was lost: tell "a/b" from "a_b"
         safe = f"{safe}-{blake2b(spec.suite.encode(errors='surrogatepass'), digest_size=4).hexdigest()}"
     return Path(out) / "videos" / safe / folder / f"episode_{spec.episode:04d}.mp4"
+
+
+def current_umask() -> int:
+    """This process's umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def _umask(mask: int | None) -> Iterator[None]:
+    before = None if mask is None else os.umask(mask)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.umask(before)
 
 
 def require_encoder() -> None:

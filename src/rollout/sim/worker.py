@@ -28,6 +28,8 @@ from rollout.sim.processes import Forkserver
 from rollout.sim.protocol import (
     MAX_TEXT,
     MAX_TRACEBACK,
+    Build,
+    Built,
     Close,
     Closed,
     Command,
@@ -67,6 +69,7 @@ class Worker(Protocol):
     async def start(self, family: str, options: Mapping[str, str]) -> None: ...
     async def describe(self, name: str) -> SuiteInfo: ...
     async def release(self) -> None: ...
+    async def build(self, suite: SuiteInfo, task_id: int) -> Built: ...
     async def reset(self, command: Reset) -> ResetDone: ...
     def run(self, actions: Array | Items) -> Coroutine[None, None, RunDone]: ...
     async def aclose(self) -> None: ...
@@ -108,13 +111,15 @@ class Calls:
             await self._call(Release(), Released, CLOSING)
         self.task = self.info = None
 
+    async def build(self, suite: SuiteInfo, task_id: int) -> Built:
+        """Build a task's simulator."""
+        built = await self._call(Build(suite, task_id), Built, self._limits.build)
+        self.task, self.info = (suite.suite, task_id), built.task
+        return built
+
     async def reset(self, command: Reset) -> ResetDone:
         """Start an episode."""
-        builds = self.task != command.spec.task_key
-        done = await self._call(command, ResetDone, self._limits.build if builds else self._limits.reset)
-        if done.task is not None:
-            self.task, self.info = command.spec.task_key, done.task
-        return done
+        return await self._call(command, ResetDone, self._limits.reset)
 
     def run(self, actions: Array | Items) -> Coroutine[None, None, RunDone]:
         """Execute an action chunk. Awaitable; not `async` itself, for one frame less to resume at every decision."""
@@ -174,6 +179,11 @@ class WorkerProcess(Calls):
         finally:
             theirs.close()
         self._connection = LoopConnection(ours, self._on_reply, self._on_fault)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is dead or dying: no call to it can succeed."""
+        return self._fault is not None
 
     @property
     def memory(self) -> int:
@@ -247,7 +257,9 @@ class WorkerProcess(Calls):
                     self._fault.log_tail = tail
                 self._exited.set()
             case Refused(reason=reason):
-                self._fail(WorkerDied(f"no process could be made for worker {self.index}: {reason}"))
+                unmade = WorkerDied(f"worker {self.index} could not be made: {reason}")
+                unmade.unmade = True
+                self._fail(unmade)
                 self._exited.set()
 
     def _memory_hint(self, status: int) -> str:

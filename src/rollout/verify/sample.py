@@ -8,12 +8,13 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from rollout.api import Engine, opened_policy
+from rollout.api import Engine
 from rollout.config import DisplayName, EvalConfig
 from rollout.display.base import Counters, RunPlan
 from rollout.display.select import GuardedDisplay, create_display
 from rollout.envs.registry import resolve
 from rollout.errors import UsageError
+from rollout.opening import opened_policy
 from rollout.policies.load import policy_name
 from rollout.results.journal import Actions, Key, read_actions
 from rollout.results.report import Report
