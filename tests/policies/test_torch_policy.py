@@ -350,9 +350,15 @@ def test_a_recurrent_module_keeps_each_episodes_state_apart_and_in_step() -> Non
     module = Recurrent()
     reports = [
         rollout.run(
-            module, COUNT, episodes=4, workers=workers, max_batch=batch, deterministic=False, max_wait_ms=wait
+            module,
+            COUNT,
+            episodes=40,
+            workers=workers,
+            max_batch=batch,
+            deterministic=False,
+            max_wait_ms=wait,
         )
-        for workers, batch, wait in ((1, 1, 0.0), (4, 4, 20.0))
+        for workers, batch, wait in ((1, 1, 0.0), (4, 4, 20.0))  # episodes enough for the workers to meet
     ]
     assert reports[1].summary.timing is not None
     assert (reports[1].summary.timing.mean_batch or 0) > 1

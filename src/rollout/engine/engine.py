@@ -255,9 +255,8 @@ class Run:
             if why not in self._told:
                 self._told.add(why)
                 self.warnings(f"{self._counters.tasks[key].task} cannot be built: {why}")
-            brief = EpisodeFailure(
-                type=failure.type, message=failure.message
-            )  # the first record has the traceback
+            # The first record has the traceback.
+            brief = EpisodeFailure(type=failure.type, message=failure.message)
             for spec in self._scheduler.drop(key):
                 self._finish(failed(spec, brief, attempts=0), None)
 
