@@ -33,7 +33,7 @@ def measured(mode: str, count: int, cwd: Path) -> list[dict[str, int]]:
 
 @pytest.mark.parametrize(
     ("mode", "count"),
-    [("kept", 50), ("fresh", 15), pytest.param("fresh", 50, marks=pytest.mark.soak)],
+    [("kept", 50), ("fresh", 50)],
 )
 def test_evaluations_one_after_the_other_leave_nothing_in_the_process(
     mode: str, count: int, tmp_path: Path
