@@ -117,7 +117,7 @@ def cli() -> None:
 @click.argument("targets", nargs=-1, metavar="TARGET…")
 @run_options
 @click.pass_obj
-def run(arguments: Sequence[str], /, targets: tuple[str, ...], **options: Any) -> int:
+def run(arguments: Sequence[str] | None, /, targets: tuple[str, ...], **options: Any) -> int:
     """Evaluate a policy on one or more targets.
 
     For example: rollout run metaworld:mt10 --policy expert --episodes 3
@@ -133,7 +133,7 @@ def run(arguments: Sequence[str], /, targets: tuple[str, ...], **options: Any) -
         return _say("stopped by SIGINT" + (RESUME if kept else ""), 128 + signal.SIGINT)
 
 
-async def _run(config: EvalConfig, policy: str, arguments: Sequence[str]) -> int:
+async def _run(config: EvalConfig, policy: str, arguments: Sequence[str] | None) -> int:
     from rollout.api import Engine
 
     # Inside the parent, a simulator that hangs, or a debugger, must leave Ctrl-C to Python.

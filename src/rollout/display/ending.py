@@ -16,10 +16,11 @@ from rollout.results.report import Report
 __all__ = ["print_ending", "resume_command"]
 
 
-def print_ending(report: Report, arguments: Sequence[str]) -> None:
-    """Print the end of the run that `rollout` did with the command-line `arguments`."""
-    out = report.out
-    again = resume_command(arguments, out) if out is not None and report.summary.complete else None
+def print_ending(report: Report, arguments: Sequence[str] | None) -> None:
+    """Print the end of the run that `rollout` did with the command-line `arguments` (None: nobody knows them)."""
+    out, again = report.out, None
+    if out is not None and arguments is not None and report.summary.complete:
+        again = resume_command(arguments, out)
     with suppress(OSError):  # a closed terminal or pipe must not cost the exit code
         terminal = Terminal(sys.stdout)
         print_summary(report.summary, terminal)

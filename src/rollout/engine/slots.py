@@ -18,6 +18,7 @@ WATCH_INTERVAL_S = 0.25
 SUSPENDED_S = 1.0  # a later wake-up means that this process, or its loop, stood still
 # What a worker may gain after its first episode: more than any simulator needs that does not leak.
 GROWTH_BYTES, GROWTH_SHARE = 256 << 20, 0.5
+LOOK_INTERVAL_S = 0.05  # a look costs 20 us, and episodes may take as little as a millisecond
 
 
 class Slot:
@@ -37,6 +38,7 @@ class Slot:
         self._episodes = 0  # that the worker has run
         self._grown_since: TaskKey | None = None  # the task whose first episode on the worker ended with
         self._first_bytes = 0  # so much memory held
+        self._looked_s = 0.0
 
     @property
     def holds(self) -> TaskKey | None:
@@ -76,12 +78,15 @@ class Slot:
         if worker is None or isinstance(worker, InlineWorker):
             return None
         self._episodes += 1
-        held = worker.memory
-        if worker.task != self._grown_since:  # another scene may need more
-            self._grown_since, self._first_bytes = worker.task, held
         if self._episodes == self._recycle_after:
             await self.discard()
             return None
+        now = time.monotonic()
+        if worker.task == self._grown_since and now < self._looked_s + LOOK_INTERVAL_S:
+            return None
+        held, self._looked_s = worker.memory, now
+        if worker.task != self._grown_since:  # another scene may need more
+            self._grown_since, self._first_bytes = worker.task, held
         grown = held - self._first_bytes
         if grown <= max(GROWTH_BYTES, GROWTH_SHARE * self._first_bytes):
             return None
