@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 DEADLINE_S = 280
 WARM = 5  # evaluations after which all is imported and every cache has its size
 GROWTH = 1.05
+ARENA = 1 << 20  # Python's allocator takes memory by so much, and one more or less depends on what came when
 
 
 def measured(mode: str, count: int, cwd: Path) -> list[dict[str, int]]:
@@ -54,7 +55,7 @@ def test_evaluations_one_after_the_other_leave_nothing_in_the_process(
 def test_ten_thousand_episodes_leave_the_process_as_large_as_one_thousand(tmp_path: Path) -> None:
     first, *_, last = samples = measured("long", 10_000, tmp_path)
     assert len(samples) == 11
-    assert last["rss"] < GROWTH * first["rss"], [s["rss"] for s in samples]
+    assert last["rss"] < GROWTH * first["rss"] + ARENA, [s["rss"] for s in samples]
     assert last["descriptors"] <= first["descriptors"]
     assert last["children"] == 0
 
