@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, SupportsIndex, TypeAlias, overload
+from typing import Any, Final, SupportsIndex, overload
 
 import msgspec
 from msgspec.structs import astuple
 
 from rollout.results.files import without_surrogates
+from rollout.results.reading import Key
 from rollout.types import EpisodeResult, EpisodeSpec, Spent
 
 __all__ = ["Records"]
-
-Key: TypeAlias = tuple[str, int, int]
 
 IDENTITY: Final = tuple(
     name for name in EpisodeResult.__struct_fields__ if name in EpisodeSpec.__struct_fields__
