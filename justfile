@@ -29,17 +29,9 @@ fix:
     {{bin}}ruff check --fix .
     {{bin}}ruff format .
 
-# what the engine costs beside the simulators: a table, and JSON
+# how fast evaluation is, beside its peers: `just bench --list`, `just bench transport --quick`
 bench *args:
-    {{bin}}python benchmarks/transport.py {{args}}
-
-# what rendering on demand, the fast reset and the preload are worth: a table, and JSON
-bench-simulators *args:
-    {{bin}}python benchmarks/simulators.py {{args}}
-
-# how near the batcher comes to the bound: tables, and JSON; half an hour, `--quick` for three minutes
-bench-batching *args:
-    {{bin}}python benchmarks/batching.py {{args}}
+    {{bin}}rollout bench {{args}}
 
 # every LIBERO and Meta-World task against a plain loop, bit for bit; half an hour
 parity *args:

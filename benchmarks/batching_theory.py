@@ -1,4 +1,4 @@
-"""The least time that the work of `batching.py` can take, and what dispatch rules reach if only the work takes time."""
+"""The least time that the batching workload can take, and what dispatch rules reach if only the work takes time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from batching_work import Cores, Curve, Drawn
+from benchmarks.batching_work import Cores, Curve, Drawn
 
 __all__ = ["Demand", "best_rule", "demand", "simulated_s"]
 

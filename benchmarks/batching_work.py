@@ -1,4 +1,4 @@
-"""The work that `batching.py` gives to every contender: episodes of drawn lengths and times, a cost curve, cores."""
+"""What the batching workload gives to every contender: episodes of drawn lengths and times, a cost curve, cores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
-__all__ = ["Cores", "Curve", "Drawn", "draw"]
+__all__ = ["MOST", "Cores", "Curve", "Drawn", "draw"]
 
 # Seconds of LIBERO at 256 x 256 with two cameras in software rendering, as measured on one core of ours.
 STEP_S, RENDER_S, RESET_S = 0.0093, 0.070, 0.03

@@ -24,7 +24,7 @@ from rollout.cli import cli
 from rollout.display import json as events
 from rollout.display.base import WorkerState
 from rollout.envs.base import Simulator
-from rollout.results import export, summary
+from rollout.results import efficiency, export, summary
 from rollout.results.header import Header
 from rollout.sim import protocol
 from rollout.types import EpisodeFailure, EpisodeResult, Outcome, Spent, TaskInfo
@@ -229,7 +229,9 @@ def run(scripts: list[str], folder: Path) -> list[str]:
             "results.md",
             "summary.json",
             fields(summary.Summary, summary.TaskStats, summary.Timing)
-            | fields(summary.PolicyTiming, summary.BatchTiming),
+            | fields(summary.PolicyTiming, summary.BatchTiming)
+            | fields(efficiency.Bound, efficiency.Shares)
+            | {str(limit) for limit in efficiency.Limit},
         ),
         (
             "results.md",

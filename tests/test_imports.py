@@ -32,8 +32,10 @@ LAYERS = (
     ("envs", "display", "policies"),
     ("sim",),
     ("engine",),
-    ("evaluation", "opening", "timing"),
-    ("api", "doctor", "listing", "arguments", "serve", "stop", "verify"),
+    ("tune.curve", "tune.network", "tune.forecast", "tune.recommend", "tune.growth"),
+    ("evaluation", "growing", "opening", "timing"),
+    ("api", "bench", "doctor", "listing", "arguments", "serve", "stop", "streams", "verify"),
+    ("tune",),
     ("cli", "testing"),
 )
 

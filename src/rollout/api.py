@@ -6,7 +6,6 @@ import gc
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from math import isfinite
 from typing import Any, Self
 
 import anyio
@@ -16,9 +15,8 @@ from rollout.config import DisplayName, EvalConfig
 from rollout.display.base import Display
 from rollout.display.select import create_display
 from rollout.engine.slots import Slot, watch_deadlines
-from rollout.envs.base import Simulator
 from rollout.envs.gymnasium_handover import Target, hand_over, named
-from rollout.envs.registry import load_simulator, missing_requirement, resolve
+from rollout.envs.registry import suite_names, usable_simulator
 from rollout.errors import (
     ProtocolError,
     RolloutError,
@@ -27,12 +25,12 @@ from rollout.errors import (
     WorkerDied,
     WorkerTimeout,
 )
-from rollout.evaluation import Evaluation
-from rollout.opening import opened_policy
+from rollout.evaluation import Evaluation, renders
+from rollout.opening import check_spec, opened_policy
 from rollout.policies.base import Policy, PolicySpec
 from rollout.policies.load import policy_name
 from rollout.protocols import protocol_used, simulator_options
-from rollout.rendering import choose_backend, worker_environment
+from rollout.rendering import Backend, choose_backend, worker_environment
 from rollout.resources import auto_workers, available_memory, usable_cores
 from rollout.results.report import Report
 from rollout.sim.inline import InlineWorker
@@ -128,9 +126,9 @@ class Engine:
             self.config = config.replaced(**settings)
         else:
             self.config = EvalConfig.create(targets=targets, **settings)
-        self._suite_names = _resolve_targets(self.config.targets)
+        self._suite_names = suite_names(self.config.targets)
         self._registrations = hand_over(self._suite_names, factories)
-        self._adapters = {family: _adapter(family) for family, _ in self._suite_names}
+        self._adapters = {family: usable_simulator(family) for family, _ in self._suite_names}
         self._options = simulator_options(self.config, self._adapters)
         self._slots: list[Slot] = []
         self._suites: dict[str, SuiteInfo] = {}
@@ -156,6 +154,20 @@ class Engine:
         async with anyio.create_task_group() as closing:
             for slot in self._slots:
                 closing.start_soon(slot.discard)
+
+    @property
+    def options(self) -> Mapping[str, Mapping[str, str]]:
+        """What the simulators of each family are made with: the protocol's values, and `--set`."""
+        return self._options
+
+    @property
+    def backend(self) -> Backend:
+        """What workers render with. Known inside `async with`."""
+        return self._backend
+
+    def renders(self, spec: PolicySpec) -> bool:
+        """Whether a worker needs MuJoCo's rendering libraries for a policy with this `spec`."""
+        return renders(self.config, spec, self._adapters)
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -190,7 +202,7 @@ class Engine:
     async def _evaluate(
         self, policy: Policy, name: str, config: EvalConfig, display: Display | DisplayName | None
     ) -> Report:
-        self._check_policy(policy.spec, name)
+        self.check_policy(policy.spec, name)
         shown = config.display if display is None else display
         self._evaluation = evaluation = Evaluation(
             config,
@@ -203,7 +215,7 @@ class Engine:
         )
         evaluation.check()
         evaluation.plan(await self.describe())
-        evaluation.open(self._ready_slots(evaluation.n_episodes))
+        evaluation.open(self.slots(evaluation.n_episodes), self.first_slots)
         return await evaluation.run(self._options)
 
     def interrupt(self) -> bool:
@@ -249,25 +261,24 @@ class Engine:
                 raise UsageError(f"{name} is fixed while an engine is open: open another one")
         return self.config.replaced(**settings)
 
-    def _check_policy(self, spec: PolicySpec, name: str) -> None:
-        for field in ("n_obs_steps", "chunk_size", "n_action_steps", "calls", "max_batch"):
-            value = getattr(spec, field)
-            if value is not None and value < 1:
-                raise UsageError(f"policy {name!r}: its spec has {field} {value}, which must be at least 1")
-        if spec.temporal_ensemble is not None and not isfinite(spec.temporal_ensemble):
-            raise UsageError(f"policy {name!r}: its spec has temporal_ensemble {spec.temporal_ensemble}")
-        for family in self._adapters:
-            if spec.families is not None and family not in spec.families:
-                known = ", ".join(spec.families)
-                raise UsageError(f"policy {name!r} cannot act in {family}: it knows {known}")
+    def check_policy(self, spec: PolicySpec, name: str) -> None:
+        """Raise `UsageError` where a policy with this `spec` cannot be evaluated here."""
+        check_spec(spec, name, self._adapters)
 
-    def _ready_slots(self, n_episodes: int) -> list[Slot]:
-        wanted = self.config.workers if self.config.workers != "auto" else self._auto_workers()
-        return [self._slot(index) for index in range(max(1, min(wanted, n_episodes)))]
+    def slots(self, most: int) -> list[Slot]:
+        """The slots of an evaluation that has use for `most` workers: as many as the config says, `most` at most."""
+        asked = self.config.workers
+        wanted = self._auto_workers() if asked == "auto" else asked
+        return self.first_slots(max(1, min(wanted, most)))
 
     def _auto_workers(self) -> int:
         each = max(adapter.worker_memory_gb for adapter in self._adapters.values())
-        return auto_workers(usable_cores(), available_memory(), each)
+        # What an evaluation before this one found it had use for is there already.
+        return max(len(self._slots), auto_workers(usable_cores(), available_memory(), each))
+
+    def first_slots(self, count: int) -> list[Slot]:
+        """So many slots, whatever the config says: those that have workers already come first."""
+        return [self._slot(index) for index in range(count)]
 
     def _slot(self, index: int) -> Slot:
         while len(self._slots) <= index:
@@ -283,17 +294,3 @@ class Engine:
         if self._forkserver is None:
             return InlineWorker(index, limits, environ, self._registrations)
         return WorkerProcess(index, self._forkserver, limits, environ, self._registrations)
-
-
-def _resolve_targets(targets: Sequence[str]) -> list[tuple[str, str]]:
-    """(family, suite name) of every suite, each once, in the order given."""
-    pairs = [(family, name) for target in targets for family, names in (resolve(target),) for name in names]
-    return list(dict.fromkeys(pairs))
-
-
-def _adapter(family: str) -> type[Simulator]:
-    adapter = load_simulator(family)
-    missing = missing_requirement(adapter)
-    if missing is not None:
-        raise UsageError(missing)
-    return adapter

@@ -9,29 +9,36 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import anyio
 import click
 
 from rollout.arguments import Suggesting, run_options, settings
+from rollout.bench import bench_command
 from rollout.config import DisplayName, EvalConfig, nearest
-from rollout.errors import PolicyError, ResultsError, RolloutError, UsageError
+from rollout.errors import PolicyError, RolloutError, UsageError
+from rollout.resources import process_age
 from rollout.results.files import pretty_json
 from rollout.results.reading import holds_journal
 from rollout.results.report import Report
 from rollout.serve.options import serve_options
 from rollout.stop import Stop
+from rollout.streams import leave, open_standard_streams, say, write
+from rollout.tune.options import tune_options
 from rollout.types import SuiteInfo
 from rollout.verify.options import verify_options
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 __all__ = ["main"]
+
+T = TypeVar("T")
 
 EXIT_ERRORS, EXIT_USAGE = 1, 2
 WIDE = 1000
@@ -40,7 +47,7 @@ RESUME = "; go on with --resume and the same --out"
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `rollout` command."""
-    _open_standard_streams()
+    open_standard_streams()
     # Before torch is imported: threads of a CPU policy that spin between two forwards take the workers' cores (200
     # episodes of the example policy on 2 cores: 7 s in place of 11). No result depends on it; the user's setting wins.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -54,57 +61,22 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         click.echo(exc.format_message())
         code = EXIT_USAGE
     except click.NoSuchOption as exc:
-        code = _say(
+        code = say(
             f"no such option {exc.option_name}{nearest(exc.option_name, exc.possibilities or ())}", EXIT_USAGE
         )
     except click.ClickException as exc:
-        code = _say(exc.format_message().replace("\n", " "), EXIT_USAGE)
+        code = say(exc.format_message().replace("\n", " "), EXIT_USAGE)
     except UsageError as exc:
-        code = _say(str(exc), EXIT_USAGE)
+        code = say(str(exc), EXIT_USAGE)
     except PolicyError as exc:
         if exc.__cause__ is not None:
             traceback.print_exception(exc.__cause__)
-        code = _say(str(exc), EXIT_ERRORS)
+        code = say(str(exc), EXIT_ERRORS)
     except RolloutError as exc:
-        code = _say(str(exc), EXIT_ERRORS)
+        code = say(str(exc), EXIT_ERRORS)
     except (KeyboardInterrupt, click.Abort):
-        code = _say("interrupted", 128 + signal.SIGINT)
-    _leave(code if isinstance(code, int) else 0)
-
-
-def _open_standard_streams() -> None:
-    """Started without one of them (`<&-`), the next file to be opened would take its place."""
-    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
-
-
-def _say(message: str, code: int) -> int:
-    from rollout.display.text import one_line
-
-    message = one_line(message)  # it may quote a simulator, terminal codes included
-    with suppress(OSError):  # a closed terminal
-        click.echo(f"rollout: {message}", err=True)
-    return code
-
-
-def _leave(code: int) -> NoReturn:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:  # a closed terminal or pipe: the interpreter's own flush must keep the exit code
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    if any(thread.name.startswith("rollout-") for thread in threading.enumerate()):
-        # A forward that runs still, in PyTorch's C++, would abort the process when the interpreter's end meets it.
-        os._exit(code)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # All is done and said: Ctrl-C may end the interpreter's own end, without a traceback of it.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(code)
+        code = say("interrupted", 128 + signal.SIGINT)
+    leave(code if isinstance(code, int) else 0)
 
 
 @click.group(cls=Suggesting, context_settings={"help_option_names": ["-h", "--help"]})
@@ -130,7 +102,7 @@ def run(arguments: Sequence[str] | None, /, targets: tuple[str, ...], **options:
         return anyio.run(_run, config, policy, arguments, backend_options=loop_options())
     except KeyboardInterrupt:  # Python's own: with `--workers 0`, or from before the run could hear of it
         kept = config.out is not None and holds_journal(Path(config.out))
-        return _say("stopped by SIGINT" + (RESUME if kept else ""), 128 + signal.SIGINT)
+        return say("stopped by SIGINT" + (RESUME if kept else ""), 128 + signal.SIGINT)
 
 
 async def _run(config: EvalConfig, policy: str, arguments: Sequence[str] | None) -> int:
@@ -150,9 +122,9 @@ async def _run(config: EvalConfig, policy: str, arguments: Sequence[str] | None)
         print_ending(report, arguments)
     if stop.received is not None:
         partial_results = report is not None and report.out and not report.summary.complete
-        return _say(stop.farewell() + (RESUME if partial_results else ""), stop.exit_code)
+        return say(stop.farewell() + (RESUME if partial_results else ""), stop.exit_code)
     if report is None or not report.summary.complete:
-        return _say("the run ended before its time, and nobody stopped it", EXIT_ERRORS)
+        return say("the run ended before its time, and nobody stopped it", EXIT_ERRORS)
     return EXIT_ERRORS if report.summary.overall.n_error else 0
 
 
@@ -175,30 +147,20 @@ def list_(target: str | None, as_json: bool) -> int:
     console = Console(markup=False, width=None if sys.stdout.isatty() else WIDE)
     if target is None or target in families():
         if as_json:
-            _write(listing.catalogue_json(target))
+            write(listing.catalogue_json(target))
         else:
             listing.print_catalogue(console, target)
         return 0
     stop = Stop()
     suites = anyio.run(stop.guard, partial(_describe, target), lambda: False)
     if suites is None:
-        return _say(stop.farewell(), stop.exit_code)
+        return say(stop.farewell(), stop.exit_code)
     if as_json:
-        _write(listing.suites_json(suites))
+        write(listing.suites_json(suites))
         return 0
     for suite in suites:
         listing.print_tasks(console, suite)
     return 0
-
-
-def _write(data: bytes) -> None:
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        pass  # whoever reads has enough
-    except OSError as exc:
-        raise ResultsError(f"cannot write standard output: {exc.strerror}") from exc
 
 
 async def _describe(target: str) -> Sequence[SuiteInfo]:
@@ -217,7 +179,7 @@ def serve(**options: Any) -> int:
     """
     from rollout.serve import serve_forever
 
-    return _say(*serve_forever(options))
+    return say(*serve_forever(options))
 
 
 @cli.command()
@@ -242,7 +204,7 @@ def export(directory: Path, file: str | None) -> None:
         raise UsageError("nothing to export: say what, e.g. --metrics")
     metrics = read_metrics(directory)
     if file == "-":
-        _write(pretty_json(metrics))
+        write(pretty_json(metrics))
         return
     path = Path(file) if file else directory / METRICS
     write_metrics(path, metrics)
@@ -278,23 +240,55 @@ def verify(targets: tuple[str, ...], as_json: bool, **options: Any) -> int:
     del values["out"]  # nothing is kept
     if as_json:
         values["display"] = "none"
-    from rollout.api import loop_options
-
-    return anyio.run(_verify, policy, values, as_json, backend_options=loop_options())
-
-
-async def _verify(policy: str, values: dict[str, Any], as_json: bool) -> int:
-    from rich.console import Console
-
     from rollout.verify import verify
     from rollout.verify.printing import print_verdict
 
+    verdict, code = _measure(partial(verify, policy, **values), as_json, print_verdict)
+    return code if verdict is None or verdict.equal else EXIT_ERRORS
+
+
+@cli.command()
+@click.argument("targets", nargs=-1, metavar="TARGET…")
+@tune_options
+@click.pass_obj
+def tune(
+    arguments: Sequence[str] | None,
+    /,
+    targets: tuple[str, ...],
+    budget_s: float,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Measure simulators and policy, and say what to run with and how long it will take.
+
+    For example: rollout tune metaworld:mt10 --policy expert
+    """
+    policy, values = settings(targets, options)
+    given = tuple(arguments or ())[1:] or (*targets, "--policy", policy)
+    from rollout.tune import tune
+    from rollout.tune.printing import print_tuning
+
+    work = partial(tune, policy, arguments=given, budget_s=budget_s, age_s=process_age(), **values)
+    return _measure(work, as_json, print_tuning)[1]
+
+
+def _measure(
+    work: Callable[[], Coroutine[Any, Any, T]], as_json: bool, show: Callable[[Any, Console], None]
+) -> tuple[T | None, int]:
+    """Run `work` and print what it gives; None where a signal ended it. With the exit code."""
+    from rich.console import Console
+
+    from rollout.api import loop_options
+
     stop = Stop()
-    verdict = await stop.guard(partial(verify, policy, **values), lambda: False)
-    if verdict is None or stop.received is not None:
-        return _say(stop.farewell(), stop.exit_code)
+    given: T | None = anyio.run(stop.guard, work, lambda: False, backend_options=loop_options())
+    if given is None or stop.received is not None:
+        return None, say(stop.farewell(), stop.exit_code)
     if as_json:
-        _write(pretty_json(verdict))
+        write(pretty_json(given))
     else:
-        print_verdict(verdict, Console())
-    return 0 if verdict.equal else EXIT_ERRORS
+        show(given, Console())
+    return given, 0
+
+
+cli.add_command(bench_command)

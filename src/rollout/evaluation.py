@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,8 +19,9 @@ from rollout.engine.scheduler import Costs
 from rollout.engine.slots import Slot
 from rollout.envs.base import Simulator
 from rollout.errors import ResultsError, UsageError
+from rollout.growing import Grower
 from rollout.plan import plan_episodes, shard, video_request
-from rollout.policies.base import Policy
+from rollout.policies.base import Policy, PolicySpec
 from rollout.rendering import Backend, require_rendering
 from rollout.resources import trim_memory
 from rollout.results.export import write_eval_info
@@ -28,15 +29,15 @@ from rollout.results.header import Header
 from rollout.results.journal import Journal, holds_journal
 from rollout.results.packed import Records
 from rollout.results.report import Report
-from rollout.results.summary import Timing, summarize, write_summary
+from rollout.results.summary import summarize, write_summary
 from rollout.sim.video import require_encoder, video_path
-from rollout.timing import Stopwatch
+from rollout.timing import Stopwatch, Taken
+from rollout.tune.recommend import AUTO_MAX_BATCH
 from rollout.types import EpisodeResult, EpisodeSpec, ProtocolUsed, SuiteInfo, VideoRequest
 from rollout.values import Value
 
-__all__ = ["Evaluation"]
+__all__ = ["Evaluation", "renders"]
 
-AUTO_MAX_BATCH = 64
 PACKAGES = ("rollout-engine", "torch", "gymnasium", "numpy", "mujoco")
 
 
@@ -85,9 +86,12 @@ class Evaluation:
         self._specs = shard(plan_episodes(suites.values(), self._config), self._config.shard)
         self._records = Records(self._specs)
 
-    def open(self, slots: list[Slot]) -> None:
-        """Open the results directory and take over what a resumed run finds there. Raises `UsageError`."""
-        self._slots = slots
+    def open(self, slots: list[Slot], more: Callable[[int], list[Slot]]) -> None:
+        """Open the results directory and take over what a resumed run finds there. Raises `UsageError`.
+
+        `more(n)` are the first n slots, of which `slots` are the first: for `--workers auto`.
+        """
+        self._slots, self._more = slots, more
         for spec in self._specs:
             self._counters.tasks.setdefault(spec.task_key, self._task_counters(spec)).planned += 1
         self._counters.planned = len(self._specs)
@@ -114,12 +118,13 @@ class Evaluation:
             except BaseException:
                 # A full disk may have ended the run: the first error is the one to tell.
                 with suppress(ResultsError):
-                    self._finish(self._stopwatch.timing())
+                    self._finish(self._stopwatch.taken())
                 raise
-            return self._finish(self._stopwatch.timing())
+            return self._finish(self._stopwatch.taken())
 
     async def _measure(self, options: Mapping[str, Mapping[str, str]]) -> None:
         todo = [spec for spec in self._specs if not self._records.has(spec.key)]
+        self._counters.most_steps = sum(spec.horizon for spec in todo)
         display = self._display
         try:
             display.start(self._run_plan(), self._counters)
@@ -127,7 +132,13 @@ class Evaluation:
             for note in (*notes, *advice(self._config, self._policy.spec)):
                 display.note(note)
             self._run = Run(
-                todo, self._policy, self._settings(options), self._counters, self._record, display
+                todo,
+                self._policy,
+                self._settings(options),
+                self._counters,
+                self._record,
+                display,
+                self._grower(),
             )
             await self._run.execute(self._slots)
         finally:
@@ -148,14 +159,20 @@ class Evaluation:
                 result = msgspec.structs.replace(result, video=relative)
             self._journal.append(result, actions)
         self._records.add(result)
-        if self._stopwatch is not None and result.built:
-            self._stopwatch.built_s += result.time_s.reset
 
-    def _finish(self, timing: Timing) -> Report:
+    def _finish(self, taken: Taken) -> Report:
         episodes = self._records
         instructions = {key: task.instruction for key, task in self._counters.tasks.items()}
         warnings = () if self._run is None else self._run.warnings.texts
-        summary = summarize(episodes, len(self._specs), instructions, timing, self._protocol, warnings)
+        summary = summarize(
+            episodes,
+            len(self._specs),
+            instructions,
+            taken.timing,
+            self._protocol,
+            warnings,
+            efficiency=taken.efficiency,
+        )
         out = None
         if self._journal is not None:
             out = self._journal.out
@@ -164,7 +181,7 @@ class Evaluation:
             for torso in (out / "videos").rglob("*.partial.mp4"):  # of workers that were killed while filming
                 torso.unlink(missing_ok=True)
             write_summary(out, summary)
-            write_eval_info(out, episodes, timing)
+            write_eval_info(out, episodes, taken.timing)
             trim_memory()  # of what the files took: this process may evaluate again and again
         return Report(summary=summary, episodes=episodes, out=out, interrupted=self._interrupted)
 
@@ -188,6 +205,18 @@ class Evaluation:
         wanted = AUTO_MAX_BATCH if self._config.max_batch == "auto" else self._config.max_batch
         return min(wanted, self._policy.spec.max_batch or wanted)
 
+    def _grower(self) -> Grower | None:
+        if self._config.workers != "auto":
+            return None
+        return Grower(
+            self._counters,
+            self._policy.spec,
+            self._more,
+            build_s=max(adapter.build_s for adapter in self._adapters.values()),
+            sets_batch=self._config.max_batch == "auto",
+            note=self._display.note,
+        )
+
     def _video(self, spec: EpisodeSpec) -> VideoRequest | None:
         if self._config.out is None or self._config.video == "none":
             return None
@@ -195,11 +224,7 @@ class Evaluation:
         return video_request(spec, self._config, video_path(Path(self._config.out).absolute(), spec))
 
     def _renders(self) -> bool:
-        """Whether any worker will need MuJoCo's rendering libraries."""
-        needs = {adapter.needs_gl for adapter in self._adapters.values()}
-        keys = self._policy.spec.observation_keys
-        cameras = keys is None or any(key.startswith("observation.image") for key in keys)
-        return "always" in needs or ("cameras" in needs and (cameras or self._config.video != "none"))
+        return renders(self._config, self._policy.spec, self._adapters)
 
     def _task_counters(self, spec: EpisodeSpec) -> TaskCounters:
         instruction = self._suites[spec.suite].task(spec.task_id).instruction
@@ -234,6 +259,14 @@ class Evaluation:
             planned=len(self._specs),
             shard=config.shard,
         )
+
+
+def renders(config: EvalConfig, spec: PolicySpec, adapters: Mapping[str, type[Simulator]]) -> bool:
+    """Whether any worker will need MuJoCo's rendering libraries."""
+    needs = {adapter.needs_gl for adapter in adapters.values()}
+    keys = spec.observation_keys
+    cameras = keys is None or any(key.startswith("observation.image") for key in keys)
+    return "always" in needs or ("cameras" in needs and (cameras or config.video != "none"))
 
 
 def _versions() -> dict[str, str]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from functools import partial
+from math import isfinite
 from typing import Any
 
 from rollout.config import EvalConfig
 from rollout.engine.meant import MEANT
 from rollout.engine.thread import in_thread
-from rollout.errors import PolicyError
-from rollout.policies.base import Policy
+from rollout.errors import PolicyError, UsageError
+from rollout.policies.base import Policy, PolicySpec
 from rollout.policies.load import as_policy, is_opened
 
-__all__ = ["opened_policy"]
+__all__ = ["check_spec", "opened_policy"]
 
 
 @asynccontextmanager
@@ -38,3 +39,17 @@ def _made(manager: AbstractContextManager[Policy]) -> Policy:
         raise
     except BaseException as exc:
         raise PolicyError(f"making the policy raised {type(exc).__name__}: {exc}") from exc
+
+
+def check_spec(spec: PolicySpec, name: str, families: Iterable[str]) -> None:
+    """Raise `UsageError` where the policy called `name`, with this `spec`, cannot be evaluated in `families`."""
+    for field in ("n_obs_steps", "chunk_size", "n_action_steps", "calls", "max_batch"):
+        value = getattr(spec, field)
+        if value is not None and value < 1:
+            raise UsageError(f"policy {name!r}: its spec has {field} {value}, which must be at least 1")
+    if spec.temporal_ensemble is not None and not isfinite(spec.temporal_ensemble):
+        raise UsageError(f"policy {name!r}: its spec has temporal_ensemble {spec.temporal_ensemble}")
+    for family in families:
+        if spec.families is not None and family not in spec.families:
+            known = ", ".join(spec.families)
+            raise UsageError(f"policy {name!r} cannot act in {family}: it knows {known}")

@@ -5,26 +5,36 @@ from __future__ import annotations
 import time
 from statistics import median
 
+from msgspec import Struct
+
 from rollout.display.base import Counters, Latencies
+from rollout.display.load import efficiency
 from rollout.display.rates import whole_run
 from rollout.policies.base import Policy, PolicySpent
-from rollout.results.summary import BatchTiming, Bound, PolicyTiming, Timing
+from rollout.results.efficiency import Efficiency, Limit
+from rollout.results.summary import BatchTiming, PolicyTiming, Timing
 
-__all__ = ["Stopwatch"]
+__all__ = ["Stopwatch", "Taken"]
+
+
+class Taken(Struct, frozen=True, kw_only=True):
+    """What a run took, and how near that is to the least that it could have taken."""
+
+    timing: Timing
+    efficiency: Efficiency
 
 
 class Stopwatch:
     """Started with the run."""
 
     def __init__(self, counters: Counters, policy: Policy) -> None:
-        self.built_s = 0.0  # spent building simulators, summed over workers
         self._counters = counters
         self._spent: PolicySpent | None = getattr(policy, "spent", None)
         # A policy may have served other runs before.
         self._before = None if self._spent is None else self._spent.copy_of()
         self._began = time.monotonic()
 
-    def timing(self) -> Timing:
+    def taken(self) -> Taken:
         """What the run took until now."""
         counters = self._counters
         wall_s = time.monotonic() - self._began
@@ -33,8 +43,10 @@ class Stopwatch:
         assert rates is not None  # some time has passed
         measured = counters.done - counters.resumed
         workers_s = wall * max(1, len(counters.workers))
-        bound: Bound = "policy" if rates.bound == "policy" else "simulators"
-        return Timing(
+        start_up_s = min(wall, max(0.0, counters.began_s - self._began))
+        found = efficiency(counters, wall, start_up_s)
+        limit = found.bound.by if found.bound is not None else rates.bound
+        timing = Timing(
             wall_s=wall_s,
             episodes_per_s=measured / wall if measured else None,
             steps_per_s=rates.steps_per_s if counters.steps else None,
@@ -43,9 +55,10 @@ class Stopwatch:
             mean_batch=rates.mean_batch,
             policy_busy=rates.policy_busy,
             worker_utilisation=min(1.0, counters.sim_busy_s / workers_s),
-            bound_by="start-up" if self.built_s > workers_s / 2 else bound,
+            bound_by=limit or Limit.SIMULATORS,
             policy=self._policy(wall),
         )
+        return Taken(timing=timing, efficiency=found)
 
     def _policy(self, wall_s: float) -> PolicyTiming:
         now, before = self._spent, self._before

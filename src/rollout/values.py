@@ -21,6 +21,7 @@ from msgspec import Struct
 from rollout.errors import ProtocolError
 
 __all__ = [
+    "SMALL",
     "UNDECODABLE",
     "Array",
     "Graph",
@@ -28,6 +29,7 @@ __all__ = [
     "Mapping",
     "Scalar",
     "Value",
+    "dtype_name",
     "pack",
     "pack_array",
     "plain_dtype",
@@ -86,15 +88,15 @@ class Graph(Struct, frozen=True, array_like=True, tag="g"):
 Value: TypeAlias = Union[Array, Scalar, Items, Mapping, Graph, str, int, float, bool, None]  # noqa: UP007
 
 
-def pack_array(array: np.ndarray) -> Array:
-    """Describe `array`, without copying it where it is large and C-ordered: encode before it changes.
+def pack_array(array: np.ndarray, *, copy: bool = False) -> Array:
+    """Describe `array`, without copying it where it is large and C-ordered, unless told to: encode before it changes.
 
     Raises `TypeError` for dtypes that hold Python objects or have fields.
     """
-    name = _dtype_name(array.dtype)
+    name = dtype_name(array.dtype)
     if array.nbytes <= SMALL:  # 0.4 us in place of 1.1 us, the time that the view below takes
         return Array(name, array.shape, memoryview(array.tobytes()))
-    contiguous = np.ascontiguousarray(array)
+    contiguous = np.array(array, order="C") if copy else np.ascontiguousarray(array)
     # A memoryview cannot express every dtype (float16, datetimes): bytes can.
     return Array(name, array.shape, contiguous.reshape(-1).view(np.uint8).data)
 
@@ -118,14 +120,14 @@ def unpack_array(array: Array) -> np.ndarray:
 
 
 def pack(value: Any) -> Value:  # noqa: PLR0911
-    """Turn an observation or action leaf into a `Value`.
+    """Turn an observation or action leaf into a `Value`, which shares no memory with it.
 
     Subclasses of Python's own types become those types. Raises `TypeError` or `ValueError` for everything
     that cannot be sent, naming it: here, because the encoder that would meet it runs outside of any
     simulator's call.
     """
     if isinstance(value, np.ndarray):
-        return pack_array(value)
+        return pack_array(value, copy=True)
     if isinstance(value, np.generic):
         return _pack_scalar(value)
     if value is None or isinstance(value, bool):
@@ -186,7 +188,7 @@ def _pack_scalar(value: np.generic) -> Scalar:
         return Scalar("str_", _pack_text(value).encode(_UTF32))
     if isinstance(value, np.bytes_):
         return Scalar("bytes_", bytes(value))
-    return Scalar(_dtype_name(value.dtype), value.tobytes())
+    return Scalar(dtype_name(value.dtype), value.tobytes())
 
 
 def _unpack_scalar(scalar: Scalar) -> np.generic:
@@ -217,7 +219,8 @@ def _pack_dict(value: dict[Any, Any]) -> Mapping:
 
 
 @lru_cache(maxsize=256)  # NumPy formats the string anew each time
-def _dtype_name(dtype: np.dtype) -> str:
+def dtype_name(dtype: np.dtype) -> str:
+    """What the dtype is called in messages. Raises `TypeError` for one that holds Python objects or has fields."""
     if dtype.hasobject or dtype.names is not None or dtype.itemsize == 0:
         raise TypeError(f"an array of dtype {dtype} cannot be sent")
     return dtype.str

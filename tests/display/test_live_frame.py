@@ -9,12 +9,13 @@ from rich.cells import cell_len
 
 from rollout.display.base import WorkerState
 from rollout.display.frame import View, compose
-from rollout.display.rates import Bound, Rates
+from rollout.display.rates import Rates
 from rollout.display.tasks import choose
 from rollout.display.text import ErrorLines, count, duration, label, one_line, percent, tell_apart
+from rollout.results.efficiency import Limit
 
 RATES = Rates(
-    steps_per_s=1234.0, decisions_per_s=120.0, mean_batch=7.9, policy_busy=0.35, bound=Bound.SIMULATORS
+    steps_per_s=1234.0, decisions_per_s=120.0, mean_batch=7.9, policy_busy=0.35, bound=Limit.SIMULATORS
 )
 BOWLS = (
     "between the plate and the ramekin",
@@ -43,7 +44,7 @@ def lines(make):
             "plan": plan or make.plan(),
             "counters": counters,
             "elapsed_s": 12.0,
-            "eta_s": 15.0,
+            "eta": "eta 15 s",
             "rates": RATES,
             "finished": (),
         }
@@ -88,7 +89,7 @@ def test_a_tiny_terminal_gets_what_fits_and_no_error(make, lines, width, height)
 
 
 def test_before_anything_is_done_no_share_and_no_end_is_claimed(make, lines):
-    shown = "\n".join(lines(make.counters(), eta_s=None, rates=None))
+    shown = "\n".join(lines(make.counters(), eta="eta unknown", rates=None))
     assert "0/12 episodes  12 s  eta unknown" in shown
     assert "no step yet" in shown
     assert "0 %" not in shown
@@ -223,8 +224,10 @@ def test_the_line_of_rates_says_what_bounds_the_run_even_where_little_fits(make,
     counters = make.counters()
     counters.steps = 1
     assert lines(counters, 160)[-1] == (
-        "1,234 steps/s  120 decisions/s  mean batch 7.9  policy 35 % busy  bound by the simulators"
+        "1,234 steps/s  120 decisions/s  mean batch 7.9  policy 35 % busy  "
+        "bound by the simulators: more cores"
     )
+    assert lines(counters, 100)[-1].endswith("policy 35 % busy  bound by the simulators")
     assert lines(counters, 40)[-1] == "1,234 steps/s  bound: simulators"
 
 

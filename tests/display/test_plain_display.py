@@ -72,7 +72,7 @@ def test_a_line_shows_rate_interval_errors_speed_bound_and_end(make, plain, log,
     run_for(plain, clock, 2)
     assert log.getvalue().splitlines()[-1] == (
         "[    2.0 s] 15/30 episodes  86 % success [60–96 %]  1 error  1,234 steps/s  "
-        "bound by the simulators  eta 2 s"
+        "bound by the simulators: more cores  eta 2 s"
     )
 
 

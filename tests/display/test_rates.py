@@ -5,29 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rollout.display.base import Counters, TaskCounters, WorkerState
-from rollout.display.rates import Bound, RateWindow, bound_by, eta_s, overall, whole_run
-
-
-@pytest.mark.parametrize(
-    ("policy_busy_s", "sim_busy_s", "workers", "bound"),
-    [
-        (9.5, 80.0, 16, Bound.POLICY),  # the policy never rests: faster simulators would only wait longer
-        (6.0, 80.0, 16, Bound.SIMULATORS),  # half of the workers wait, and still all 8 cores simulate
-        (6.0, 20.0, 16, Bound.POLICY),  # most workers wait, and most cores idle
-        (5.0, 5.0, 1, Bound.SIMULATORS),  # one worker and the policy take turns
-        (6.0, 4.0, 1, Bound.POLICY),
-        (0.0, 1.0, 16, Bound.SIMULATORS),
-        (0.1, 0.0, 16, Bound.POLICY),
-    ],
-)
-def test_the_more_loaded_resource_bounds_the_run(policy_busy_s, sim_busy_s, workers, bound):
-    busy = {"policy_busy_s": policy_busy_s, "sim_busy_s": sim_busy_s}
-    assert bound_by(**busy, wall_s=10.0, workers=workers, cores=8) is bound
-
-
-def test_nothing_bounds_a_run_in_which_nothing_happened():
-    assert bound_by(policy_busy_s=0.0, sim_busy_s=0.0, wall_s=10.0, workers=4, cores=2) is None
-    assert bound_by(policy_busy_s=1.0, sim_busy_s=1.0, wall_s=0.0, workers=4, cores=2) is None
+from rollout.display.rates import RateWindow, eta_s, overall, whole_run
+from rollout.display.text import eta
+from rollout.results.efficiency import Limit
 
 
 def test_rates_show_the_last_seconds_and_not_the_average():
@@ -60,7 +40,7 @@ def test_a_window_without_a_batch_has_no_mean_batch_and_a_busy_share_never_passe
     rates = window.observe(counters, 1.0)
     assert rates.mean_batch is None
     assert rates.policy_busy == 1.0
-    assert rates.bound is Bound.POLICY
+    assert rates.bound is Limit.POLICY
 
 
 def test_rates_of_the_whole_run_divide_by_all_of_it():
@@ -73,9 +53,49 @@ def task(**changes):
     return TaskCounters(**{"suite": "s", "task": "t", "instruction": "", "planned": 10} | changes)
 
 
-def test_the_end_is_unknown_until_an_episode_of_this_run_has_ended():
-    assert eta_s(Counters(planned=10), 5.0) is None
-    assert eta_s(Counters(planned=10, done=4, resumed=4), 5.0) is None
+def test_the_end_is_unknown_until_a_step_of_this_run_was_taken():
+    assert eta_s(Counters(planned=10, most_steps=1000), 5.0) is None
+    assert eta_s(Counters(planned=10, most_steps=1000, done=4, resumed=4), 5.0) is None
+
+
+def test_until_an_episode_has_ended_each_is_expected_to_last_to_its_horizon():
+    counters = Counters(planned=10, done=4, resumed=4, most_steps=600, steps=150)
+    assert eta_s(counters, 5.0) == pytest.approx(15.0)
+    assert eta(counters, 5.0) == "eta at most 15 s"
+    counters.done += 1
+    assert eta(counters, 5.0) == "eta 25 s"
+
+
+def sampled(counters: Counters, **rises: float) -> Limit | None:
+    """What binds over a second in which `counters` rose by `rises`."""
+    window = RateWindow()
+    window.observe(counters, 0.0)
+    for name, rise in rises.items():
+        setattr(counters, name, getattr(counters, name) + rise)
+    rates = window.observe(counters, 1.0)
+    assert rates is not None
+    return rates.bound
+
+
+def busy(*states: WorkerState, **changes: float) -> Counters:
+    return Counters(workers=list(states), planned=100, tasks={("s", 0): task(active=len(states))}, **changes)
+
+
+def test_while_most_workers_build_that_binds():
+    counters = busy(*[WorkerState.BUILDING] * 2, WorkerState.STARTING, WorkerState.STEPPING)
+    assert sampled(counters, sim_busy_s=1.0) is Limit.START_UP
+
+
+def test_while_workers_have_nothing_left_to_begin_the_last_episodes_bind():
+    counters = busy(WorkerState.STEPPING, WorkerState.IDLE)
+    counters.tasks["s", 0].active, counters.done = 1, 99
+    assert sampled(counters, sim_busy_s=1.0) is Limit.LONGEST
+    counters.done = 98  # one more is to begin, and nobody does: a simulator would have to be built for it
+    assert sampled(counters, sim_busy_s=1.0) is not Limit.LONGEST
+
+
+def test_nothing_binds_where_nothing_happens():
+    assert sampled(busy(WorkerState.STEPPING)) is None
 
 
 def test_the_end_follows_the_pace_of_this_run_and_ignores_what_a_resumed_one_found():

@@ -9,6 +9,7 @@ import pytest
 
 from rollout.display.table import print_summary
 from rollout.display.terminal import Terminal
+from rollout.results.efficiency import Bound, Efficiency, Limit
 from rollout.results.summary import Timing, summarize
 from rollout.types import Outcome
 
@@ -21,8 +22,21 @@ TIMING = Timing(
     mean_batch=7.9,
     policy_busy=0.35,
     worker_utilisation=0.8,
-    bound_by="simulators",
+    bound_by=Limit.POLICY,
 )
+BOUND = Bound(
+    seconds=77.4,
+    by=Limit.POLICY,
+    start_up_s=0.4,
+    cores_s=30.0,
+    policy_s=77.0,
+    longest_episode_s=9.0,
+    workers_s=60.0,
+    cores=2,
+    best_batch=8,
+    cpu_s={},
+)
+EFFICIENCY = Efficiency(bound=BOUND, eta=0.93)
 
 
 @pytest.fixture
@@ -31,7 +45,7 @@ def printed(make, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     letters = {"s": Outcome.SUCCESS, "f": Outcome.FAILURE, "e": Outcome.ERROR, "u": Outcome.UNKNOWN}
 
-    def lines(tasks, *, width=None, planned=None, timing=None, instructions=None):
+    def lines(tasks, *, width=None, planned=None, timing=None, instructions=None, efficiency=None):
         results = [
             make.result(suite=suite, task=task, task_id=index, episode=episode, outcome=letters[letter])
             for index, ((suite, task), outcomes) in enumerate(tasks.items())
@@ -39,7 +53,8 @@ def printed(make, monkeypatch):
         ]
         stream = io.StringIO()
         console = Terminal(stream, force_terminal=width is not None, width=width or 80)
-        print_summary(summarize(results, planned or len(results), instructions, timing), console)
+        summary = summarize(results, planned or len(results), instructions, timing, efficiency=efficiency)
+        print_summary(summary, console)
         return re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue()).splitlines()
 
     return lines
@@ -133,10 +148,10 @@ def test_columns_of_least_interest_give_way_to_names(printed):
 
 
 def test_the_end_says_what_the_run_took_and_what_it_left(printed):
-    lines = printed({("mt10", "reach-v3"): "ss"}, planned=5, timing=TIMING)
-    assert lines[-2:] == [
-        "1 min 23 s: 1.2 episodes/s, 1,234 steps/s, mean batch 7.9, policy 35 % busy, "
-        "bound by the simulators",
+    lines = printed({("mt10", "reach-v3"): "ss"}, planned=5, timing=TIMING, efficiency=EFFICIENCY)
+    assert lines[-3:] == [
+        "1 min 23 s: 1.2 episodes/s, 1,234 steps/s, mean batch 7.9, policy 35 % busy",
+        "η 93 %: 1 min 17 s at best, bound by the policy: larger batches or --dtype bf16",
         "incomplete: 3 episodes of 5 not run",
     ]
 

@@ -23,6 +23,7 @@ from rollout.envs.gymnasium import GymnasiumSimulator, to_frame
 from rollout.errors import UsageError
 from rollout.spaces import describe, rebuild
 from rollout.types import EpisodeSpec, Observation, ObservationRequest
+from rollout.values import pack, unpack
 
 EVERYTHING = ObservationRequest()
 IMAGE = spaces.Box(0, 255, (4, 6, 3), np.uint8)
@@ -614,7 +615,11 @@ def test_a_key_that_is_not_there_is_one_line_that_names_the_nearest(build: Build
         reset(build(), "observation.stat")
 
 
-def test_observations_do_not_alias_what_later_steps_change(build: Build) -> None:
+def test_observations_that_were_packed_at_once_do_not_alias_what_later_steps_change(build: Build) -> None:
+    def packed(observation: Any) -> dict[str, Any]:
+        values = {key: pack(value) for key, value in observation.items()}
+        return {key: unpack(value) for key, value in values.items()}
+
     class Reusing(Toy):
         def step(self, action: Any) -> Any:
             seen = self.seen
@@ -632,8 +637,8 @@ def test_observations_do_not_alias_what_later_steps_change(build: Build) -> None
         "graph": spaces.GraphInstance(np.zeros((1, 2)), None, None),
     }
     simulator = build(Reusing, space=space, seen=seen)
-    kept = [reset(simulator)]
-    kept += [simulator.step(0, True).observation or {} for _ in range(2)]
+    kept = [packed(reset(simulator))]
+    kept += [packed(simulator.step(0, True).observation) for _ in range(2)]
     start = kept[0]["observation.a"][0]
     for count, observation in enumerate(kept):
         assert observation["observation.a"].tolist() == [start + count] * 2

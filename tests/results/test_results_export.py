@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sample_records import at, result
 
+from rollout.results.efficiency import Limit
 from rollout.results.export import EVAL_INFO, eval_info, task_group, write_eval_info
 from rollout.results.summary import Timing
 from rollout.types import Outcome
@@ -23,7 +24,7 @@ TIMING = Timing(
     mean_batch=None,
     policy_busy=0.0,
     worker_utilisation=0.0,
-    bound_by="start-up",
+    bound_by=Limit.START_UP,
 )
 
 

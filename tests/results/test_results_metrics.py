@@ -10,6 +10,7 @@ import pytest
 from sample_records import KEYS, at, header, result
 
 from rollout.errors import ResultsError, UsageError
+from rollout.results.efficiency import Efficiency, Limit, Shares
 from rollout.results.export import eval_info
 from rollout.results.journal import EPISODES, Journal
 from rollout.results.metrics import flat_metrics, read_metrics, write_metrics
@@ -26,7 +27,7 @@ TIMING = Timing(
     mean_batch=None,
     policy_busy=0.0,
     worker_utilisation=0.0,
-    bound_by="start-up",
+    bound_by=Limit.START_UP,
 )
 LEROBOTS = ("pc_success", "n_episodes", "avg_sum_reward", "eval_s")
 
@@ -124,6 +125,19 @@ def test_the_time_comes_from_the_summary_unless_that_is_older_than_the_records(t
     run = recorded(tmp_path / "run", results)
     write_summary(run, summarize(results, len(KEYS), timing=TIMING))
     assert read_metrics(run)["eval_s"] == 12.0
+    assert read_metrics(run)["eta"] is None  # a summary of before there was one
+    shares = Shares(
+        start_up=0, build=0.5, reset=0, simulate=0.25, render=0, wait=0, other=0, idle=0.25, policy=0.1
+    )
+    efficiency = Efficiency(eta=0.75, shares=shares)
+    write_summary(run, summarize(results, len(KEYS), timing=TIMING, efficiency=efficiency))
+    metrics = read_metrics(run)
+    assert [metrics[name] for name in ("eta", "bound_s", "share_build", "share_policy")] == [
+        0.75,
+        None,
+        0.5,
+        0.1,
+    ]
     write_summary(run, summarize(results[:2], len(KEYS), timing=TIMING))  # then it was resumed
     assert read_metrics(run)["eval_s"] is None
 

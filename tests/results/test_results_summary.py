@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sample_records import KEYS, at, result
 
 from rollout.errors import ResultsError
+from rollout.results.efficiency import Limit
 from rollout.results.stats import wilson
 from rollout.results.summary import SUMMARY, Summary, Timing, summarize, write_summary
 from rollout.types import EpisodeResult, Outcome
@@ -27,7 +28,7 @@ TIMING = Timing(
     mean_batch=3.5,
     policy_busy=0.25,
     worker_utilisation=0.75,
-    bound_by="simulators",
+    bound_by=Limit.SIMULATORS,
 )
 
 
@@ -123,7 +124,7 @@ def test_the_file_is_strict_json_with_the_names_of_the_contract(tmp_path: Path) 
     text = (tmp_path / SUMMARY).read_text(encoding="utf-8")
     data = json.loads(text, parse_constant=pytest.fail)
     names = {"overall", "suites", "tasks", "planned", "complete", "clipped_actions", "success_at_reset"}
-    names |= {"warnings", "timing", "protocol"}
+    names |= {"warnings", "timing", "bound", "eta", "shares", "protocol"}
     assert set(data) == names
     assert data["overall"] == {
         "n_episodes": 2,

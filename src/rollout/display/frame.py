@@ -13,6 +13,7 @@ from msgspec import Struct
 from rich.cells import cell_len
 
 from rollout.display.base import Counters, RunPlan, WorkerState
+from rollout.display.limits import bound_by, remedy
 from rollout.display.rates import Rates
 from rollout.display.tasks import GAP, Key, Line, bar, task_table
 from rollout.display.text import count, cut, cut_left, duration, one_line, percent, plural
@@ -40,7 +41,7 @@ class View(Struct, frozen=True, kw_only=True):
     plan: RunPlan
     counters: Counters
     elapsed_s: float
-    eta_s: float | None
+    eta: str  # `eta 26 s`
     rates: Rates | None
     finished: Sequence[Key]  # complete tasks, the latest last
     ended: bool = False  # the last frame is its first lines: the table of results follows it
@@ -81,8 +82,7 @@ def _progress(view: View, width: int) -> Line:
         line.append((f"{GAP}{percent(counters.done / counters.planned)}", ""))
     line.append((f"{GAP}{duration(view.elapsed_s)}", ""))
     if counters.done < counters.planned:
-        eta = "unknown" if view.eta_s is None else duration(view.eta_s)
-        line.append((f"{GAP}stopped", "yellow") if view.ended else (f"{GAP}eta {eta}", "dim"))
+        line.append((f"{GAP}stopped", "yellow") if view.ended else (f"{GAP}{view.eta}", "dim"))
     return line
 
 
@@ -111,7 +111,10 @@ def _speed(view: View, width: int) -> Line:
         parts.append(f"{'mean batch' if roomy else 'batch'} {count(rates.mean_batch)}")
     parts.append(f"policy {percent(rates.policy_busy)} busy")
     if rates.bound is not None:
-        parts.append(f"bound by the {rates.bound}" if roomy else f"bound: {rates.bound}")
+        parts.append(bound_by(rates.bound, now=True) if roomy else f"bound: {rates.bound}")
+        advice = remedy(rates.bound)
+        if advice and len(GAP.join(parts)) + len(advice) + 2 <= width:
+            parts[-1] += f": {advice}"
     while len(parts) > 2 and len(GAP.join(parts)) > width:  # what bounds the run is the last to go
         parts.pop(len(parts) // 2)
     return [(GAP.join(parts), "")]

@@ -7,8 +7,9 @@ Every object has `event` and `time_s` (seconds since `start`). Numbers are finit
 - `progress`, every five seconds: `done`, `planned`, `successes`, `failures`, `errors`, `unknown` (measured,
   but without a success signal), `success_rate` and `ci95` [low, high] (Wilson; both null until something is
   measured), `steps`, `decisions`, `retries`, `steps_per_s`, `decisions_per_s`, `mean_batch` (or null),
-  `policy_busy` (0 to 1), `bound` ("simulators", "policy" or null), `eta_s` (or null), `workers` {state: how
-  many}. Rates are over the last ten seconds.
+  `policy_busy` (0 to 1), `bound` ("simulators", "policy", "workers", "longest episode", "start-up" or null) and
+  `advice` (what would make it faster, or null), `eta_s` (or null; at most so many until an episode has ended),
+  `workers` {state: how many}. Rates and `bound` are over the last ten seconds.
 - `episode`, when one has ended: `record`, the very object that `episodes.jsonl` gets.
 - `note`: `message`, a warning, a worker's death or a retry in words.
 - `end`, once: what `progress` has, with rates over the whole run.
@@ -27,7 +28,9 @@ from typing import Final, TextIO
 from msgspec import Struct
 
 from rollout.display.base import Counters, RunPlan, TaskCounters, WorkerState
-from rollout.display.rates import Bound, Rates, RateWindow, eta_s, overall, whole_run
+from rollout.display.limits import remedy
+from rollout.display.rates import Rates, RateWindow, eta_s, overall, whole_run
+from rollout.results.efficiency import Limit
 from rollout.results.files import encode_json
 from rollout.results.stats import wilson
 from rollout.types import EpisodeResult
@@ -77,7 +80,8 @@ class Progress(_Event, frozen=True, kw_only=True):
     decisions_per_s: float
     mean_batch: float | None
     policy_busy: float
-    bound: Bound | None
+    bound: Limit | None
+    advice: str | None
     eta_s: float | None
     workers: dict[WorkerState, int]
 
@@ -179,6 +183,7 @@ def _progress(kind: type[Progress], counters: Counters, rates: Rates | None, ela
         mean_batch=rates.mean_batch if rates else None,
         policy_busy=rates.policy_busy if rates else 0.0,
         bound=rates.bound if rates else None,
+        advice=remedy(rates.bound) if rates and rates.bound else None,
         eta_s=eta_s(counters, elapsed_s),
         workers=dict(Counter(counters.workers)),
     )

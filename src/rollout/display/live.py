@@ -15,10 +15,10 @@ from rich.text import Text
 
 from rollout.display.base import Counters, RunPlan
 from rollout.display.frame import View, compose
-from rollout.display.rates import Rates, RateWindow, eta_s
+from rollout.display.rates import Rates, RateWindow
 from rollout.display.tasks import Key, Line
 from rollout.display.terminal import ready
-from rollout.display.text import ErrorLines, one_line
+from rollout.display.text import ErrorLines, eta, one_line
 from rollout.types import EpisodeResult
 
 __all__ = ["LiveDisplay"]
@@ -85,12 +85,11 @@ class LiveDisplay:
         counters = self._counters
         self._note_finished()
         elapsed_s = time.monotonic() - self._started_s
-        eta = eta_s(counters, self._running_s())
         view = View(
             plan=self._plan,
             counters=counters,
             elapsed_s=elapsed_s,
-            eta_s=eta,
+            eta=eta(counters, self._running_s()),
             rates=rates,
             finished=self._finished,
             ended=ended,

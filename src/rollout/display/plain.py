@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Final, TextIO
 
 from rollout.display.base import Counters, RunPlan, WorkerState
-from rollout.display.rates import Rates, RateWindow, eta_s, overall
+from rollout.display.limits import bound_by, remedy
+from rollout.display.rates import Rates, RateWindow, overall
 from rollout.display.terminal import forgiving, ready
-from rollout.display.text import ErrorLines, count, duration, interval, one_line, plural, rate
+from rollout.display.text import ErrorLines, count, eta, interval, one_line, plural, rate
 from rollout.types import EpisodeResult
 
 __all__ = ["PlainDisplay"]
@@ -77,13 +78,13 @@ def progress_line(counters: Counters, rates: Rates | None, elapsed_s: float, *, 
     if rates is not None and counters.steps:
         parts.append(f"{count(rates.steps_per_s)} steps/s")
         if rates.bound is not None:
-            parts.append(f"bound by the {rates.bound}")
+            advice = remedy(rates.bound)
+            parts.append(bound_by(rates.bound, now=True) + (f": {advice}" if advice else ""))
     building = sum(state in (WorkerState.STARTING, WorkerState.BUILDING) for state in counters.workers)
     if building and not counters.steps:  # a LIBERO scene takes long enough to wonder
         parts.append(f"{plural(building, 'simulator')} being built")
     if counters.done < counters.planned:
-        eta = eta_s(counters, elapsed_s)
-        parts.append("stopped" if ended else f"eta {'unknown' if eta is None else duration(eta)}")
+        parts.append("stopped" if ended else eta(counters, elapsed_s))
     return "  ".join(parts)
 
 

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from enum import StrEnum
-from typing import Final
 
 from msgspec import Struct
 
 from rollout.display.base import Counters, TaskCounters
+from rollout.display.load import limit_now, limit_of_all
 from rollout.resources import usable_cores
+from rollout.results.efficiency import Limit
 
-__all__ = ["Bound", "RateWindow", "Rates", "bound_by", "eta_s", "overall", "whole_run"]
-
-NEVER_RESTS: Final = 0.9  # share of the wall time above which the policy leaves nothing to gain elsewhere
-
-
-class Bound(StrEnum):
-    """What a run would have to get more of to go faster."""
-
-    SIMULATORS = "simulators"
-    POLICY = "policy"
+__all__ = ["RateWindow", "Rates", "eta_s", "overall", "whole_run"]
 
 
 class Rates(Struct, frozen=True, kw_only=True):
@@ -30,28 +21,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     decisions_per_s: float
     mean_batch: float | None  # None: no batch ended in this stretch
     policy_busy: float  # share of the stretch that the policy spent computing, 0 to 1
-    bound: Bound | None  # None: nothing was measured
-
-
-def bound_by(
-    *, policy_busy_s: float, sim_busy_s: float, wall_s: float, workers: int, cores: int
-) -> Bound | None:
-    """Say what bounds a run, from how loaded its two resources were over `wall_s` seconds.
-
-    The rule: the policy's load is the share of the wall time that it computed, `policy_busy_s / wall_s`. The
-    simulators' load is how many workers were at work on average, over how many can work at once:
-    `sim_busy_s / wall_s / min(workers, cores)`. A policy that hardly rests (a load of 0.9 or more) is the
-    bound, however busy the simulators are, for faster simulators would only wait for it longer; otherwise it
-    is whichever load is larger. How many workers wait for the policy says nothing by itself: with twice as
-    many workers as cores, half of them may wait while every core simulates.
-
-    None where neither did any work.
-    """
-    if wall_s <= 0 or policy_busy_s + sim_busy_s <= 0:
-        return None
-    at_once = max(1, min(workers, cores))
-    policy_load, sim_load = policy_busy_s / wall_s, sim_busy_s / wall_s / at_once
-    return Bound.POLICY if policy_load >= NEVER_RESTS or policy_load > sim_load else Bound.SIMULATORS
+    bound: Limit | None  # what binds; None: nothing was measured
 
 
 class RateWindow:
@@ -68,7 +38,18 @@ class RateWindow:
         # The oldest sample may be older than the span: else one that refreshes rarely would have no window.
         while len(self._samples) > 2 and self._samples[1].at_s <= now_s - self.span_s:
             self._samples.popleft()
-        return _between(self._samples[0], self._samples[-1], len(counters.workers), self._cores)
+        first, last = self._samples[0], self._samples[-1]
+        if last.at_s <= first.at_s:
+            return None
+        limit = limit_now(
+            counters,
+            wall_s=last.at_s - first.at_s,
+            sim_busy_s=last.sim_busy_s - first.sim_busy_s,
+            policy_busy_s=last.policy_busy_s - first.policy_busy_s,
+            decisions=last.decisions - first.decisions,
+            cores=self._cores,
+        )
+        return _between(first, last, limit)
 
 
 class _Sample(Struct, frozen=True, kw_only=True):
@@ -93,37 +74,35 @@ class _Sample(Struct, frozen=True, kw_only=True):
 
 def whole_run(counters: Counters, wall_s: float) -> Rates | None:
     """Rates since the first episode started, `wall_s` seconds ago."""
-    start = _Sample.of(Counters(), 0.0)
-    return _between(start, _Sample.of(counters, wall_s), len(counters.workers), usable_cores())
-
-
-def _between(first: _Sample, last: _Sample, workers: int, cores: int) -> Rates | None:
-    wall_s = last.at_s - first.at_s
     if wall_s <= 0:
         return None
+    return _between(_Sample.of(Counters(), 0.0), _Sample.of(counters, wall_s), limit_of_all(counters, wall_s))
+
+
+def _between(first: _Sample, last: _Sample, limit: Limit | None) -> Rates:
+    wall_s = last.at_s - first.at_s
     decisions, batches = last.decisions - first.decisions, last.batches - first.batches
-    policy_busy_s, sim_busy_s = last.policy_busy_s - first.policy_busy_s, last.sim_busy_s - first.sim_busy_s
     return Rates(
         steps_per_s=(last.steps - first.steps) / wall_s,
         decisions_per_s=decisions / wall_s,
         mean_batch=decisions / batches if batches else None,
         # A forward that began before the window is counted where it ends, so the share can pass 1.
-        policy_busy=min(1.0, policy_busy_s / wall_s),
-        bound=bound_by(
-            policy_busy_s=policy_busy_s, sim_busy_s=sim_busy_s, wall_s=wall_s, workers=workers, cores=cores
-        ),
+        policy_busy=min(1.0, (last.policy_busy_s - first.policy_busy_s) / wall_s),
+        bound=limit,
     )
 
 
 def eta_s(counters: Counters, elapsed_s: float) -> float | None:
-    """Seconds until the last episode, at the pace of this run so far; None until one episode has ended.
+    """Seconds until the last episode, at the pace of this run so far; None until something is known of it.
 
     Episodes under way count half, as they are on average: without that, sixteen workers of which the first
-    has just ended an episode would look as slow as one.
+    has just ended an episode would look as slow as one. Until one has ended, it is as long as it takes at that pace if
+    each lasts to its horizon.
     """
     here = counters.done - counters.resumed
     if here < 1:
-        return None
+        left = counters.most_steps - counters.steps
+        return left * elapsed_s / counters.steps if counters.steps and left > 0 else None
     under_way = sum(task.active for task in counters.tasks.values()) / 2
     return max(0.0, counters.planned - counters.done - under_way) * elapsed_s / (here + under_way)
 

@@ -10,12 +10,15 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from rollout.display.limits import bound_by, remedy
 from rollout.display.text import UNKNOWN, count, duration, label, one_line, pad, percent, plural, tell_apart
+from rollout.results.efficiency import Bound, Limit
 from rollout.results.summary import Stats, Summary, Timing
 
 __all__ = ["print_summary"]
 
 GAP: Final = "  "
+NEAR: Final = 0.75  # of an eta: what binds is what it takes
 LEAST_NAME: Final = 24  # cells of a name below which columns of less interest give way
 
 
@@ -149,6 +152,8 @@ def _number(value: float | None) -> str:
 def _closing(summary: Summary) -> Iterator[Text]:
     if summary.timing is not None:
         yield Text(_timing(summary.timing), style="dim")
+    if summary.bound is not None and summary.eta is not None:
+        yield Text(_efficiency(summary.bound, summary.eta), style="dim")
     if summary.clipped_actions:
         yield Text(
             f"{plural(summary.clipped_actions, 'action')} clipped into the action space", style="yellow"
@@ -183,6 +188,14 @@ def _timing(timing: Timing) -> str:
         parts.append(f"{count(timing.steps_per_s)} steps/s")
     if timing.mean_batch is not None:
         parts.append(f"mean batch {timing.mean_batch:.1f}")
-    bound = timing.bound_by if timing.bound_by == "start-up" else f"the {timing.bound_by}"
-    parts += [f"policy {percent(timing.policy_busy)} busy", f"bound by {bound}"]
+    parts.append(f"policy {percent(timing.policy_busy)} busy")
     return f"{duration(timing.wall_s)}: {', '.join(parts)}"
+
+
+def _efficiency(bound: Bound, eta: float) -> str:
+    """`η 93 %: 41 s at best, bound by the simulators: more cores`."""
+    # Where much was lost beside what binds, more of that would gain little. The bound knows nothing of workers.
+    advice = remedy(bound.by) if eta >= NEAR or bound.by is Limit.WORKERS else None
+    told = f"{bound_by(bound.by)}{f': {advice}' if advice else ''}"
+    least = f"{bound.seconds:.1f} s" if bound.seconds < 10 else duration(bound.seconds)
+    return f"η {percent(min(eta, 1.0))}: {least} at best, {told}"

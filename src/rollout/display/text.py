@@ -10,7 +10,8 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
-from rollout.display.base import TaskCounters
+from rollout.display.base import Counters, TaskCounters
+from rollout.display.rates import eta_s
 from rollout.results.stats import wilson
 from rollout.types import EpisodeFailure, EpisodeResult
 
@@ -22,6 +23,7 @@ __all__ = [
     "cut",
     "cut_left",
     "duration",
+    "eta",
     "interval",
     "label",
     "one_line",
@@ -81,6 +83,15 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def eta(counters: Counters, elapsed_s: float) -> str:
+    """`eta 35 s`; `eta at most 2 min 10 s` as long as no episode has ended, `eta unknown` as long as nothing ran."""
+    seconds = eta_s(counters, elapsed_s)
+    if seconds is None:
+        return "eta unknown"
+    ended = counters.done > counters.resumed
+    return f"eta {'' if ended else 'at most '}{duration(seconds)}"
 
 
 def plural(number: int, noun: str) -> str:

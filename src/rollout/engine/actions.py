@@ -5,6 +5,7 @@ Plain bookkeeping of one episode: checks that a chunk is one, averages, clips, c
 
 from __future__ import annotations
 
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from rollout.engine.action_checks import as_chunk, cast, check_nested, check_num
 from rollout.engine.ensemble import Ensemble
 from rollout.engine.execution import Execution
 from rollout.spaces import Box, Space
-from rollout.values import Array, Items, Value, pack, pack_array, unpack_array
+from rollout.values import Array, Items, Value, pack, unpack_array
 
 __all__ = ["EpisodeActions"]
 
@@ -25,16 +26,22 @@ class EpisodeActions:
         self.clipped = 0  # executed actions that were clipped
         self._shape: tuple[int, ...] | None = getattr(space, "shape", None)  # None: a nested action space
         self._dtype = np.dtype(getattr(space, "dtype", "f4"))
+        self._dtype_name = self._dtype.str  # NumPy formats it anew each time, for 1 us
+        self._floats = self._dtype.kind == "f"
         self._ndim = 1 + len(self._shape or ())
         self._first = execution.n_action_steps
         decay = execution.temporal_ensemble
         self._ensemble = None if decay is None else Ensemble(decay)
         self._clips, self._space = execution.clip, space
         self._bounds = _bounds(space) if execution.clip else None
-        self._sent: np.ndarray | list[Any] = []
+        self._step_bytes = self._dtype.itemsize * prod(self._shape or ())
+        self._sent = b""  # arrays that were sent last
         self._moved: np.ndarray | None = None  # (chunk_size,) bool: which of those sent were clipped
-        self._executed: list[np.ndarray] = []
+        self._executed: list[bytes] = []
+        self._n_executed = 0
+        self._nested_sent: list[Value] = []
         self._nested: list[Value] = []
+        self.n_sent = 0  # how many actions the simulator was given last
 
     def take(self, chunk: Any) -> Array | Items:
         """Check what the policy returned, and give what is sent of it. Raises `TypeError` or `ValueError`."""
@@ -52,23 +59,22 @@ class EpisodeActions:
             array = self._clip(array, *self._bounds)
         if array.dtype is not self._dtype:
             array = cast(array, self._dtype)
-        # A copy: the policy may reuse its buffer, and the record keeps what was executed.
-        sent = self._sent = np.array(array, self._dtype, order="C")
-        if sent.dtype.kind == "f" and not np.isfinite(sent).all():
+        # A sum of squares tells of most chunks in a third of the time that they are finite; it may be infinite itself.
+        if self._floats and not (isfinite(np.vdot(array, array)) or np.isfinite(array).all()):
             raise ValueError("an action that is not finite")
-        return pack_array(sent)
-
-    @property
-    def n_sent(self) -> int:
-        """How many actions the simulator was given last."""
-        return len(self._sent)
+        # A copy: the policy may reuse its buffer, and the record keeps what was executed.
+        self._sent, self.n_sent = array.tobytes(), len(array)
+        return Array(self._dtype_name, array.shape, memoryview(self._sent))
 
     def executed(self, count: int) -> None:
         """The simulator executed the first `count` of those that were sent."""
-        if isinstance(self._sent, np.ndarray):
-            self._executed.append(self._sent[:count])
+        self._n_executed += count
+        if self._shape is None:
+            self._nested += self._nested_sent[:count]
         else:
-            self._nested += self._sent[:count]
+            self._executed.append(
+                self._sent if count == self.n_sent else self._sent[: count * self._step_bytes]
+            )
         if self._moved is not None:
             self.clipped += int(self._moved[:count].sum())
 
@@ -77,8 +83,8 @@ class EpisodeActions:
         """All executed actions, leading axis: steps."""
         if self._shape is None:
             return Items(tuple(self._nested))
-        empty = np.zeros((0, *self._shape), self._dtype)
-        return pack_array(np.concatenate(self._executed) if self._executed else empty)
+        data = b"".join(self._executed)
+        return Array(self._dtype_name, (self._n_executed, *self._shape), memoryview(data))
 
     def _take_nested(self, chunk: Any) -> Items:
         if self._ensemble is not None:
@@ -91,7 +97,7 @@ class EpisodeActions:
         for action in actions:
             check_nested(self._space, action)
         packed = tuple(map(pack, actions))
-        self._sent = list(packed)
+        self._nested_sent, self.n_sent = list(packed), len(packed)
         return Items(packed)
 
     def _clip(self, array: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

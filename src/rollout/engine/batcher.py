@@ -80,6 +80,11 @@ class Batcher:
         if len(self._queue):
             self._schedule()  # a batch that waited for an episode which has ended waits for nothing
 
+    def limit(self, most: int) -> None:
+        """From now on at most `most` decisions a batch; where memory left fewer, those."""
+        left = self._counters.batch_limit
+        self._queue.max_batch = most if left is None else min(most, left)
+
     async def decide(self, request: Request) -> Any:
         """The policy's action chunk for `request`. Raises `PolicyError` where the policy failed."""
         if self._inline:
@@ -90,12 +95,19 @@ class Batcher:
         return await future
 
     def _decide_now(self, request: Request) -> Any:
-        call = self._forward([request])
-        self._count(call)
-        self._counters.policy_busy_s += call.ended - call.began
-        if call.error is not None:
-            raise blame([request], call.error)
-        return call.chunks[0]
+        began, counters = time.perf_counter(), self._counters
+        try:
+            chunk = self._forward.alone(request)
+        except BaseException as exc:
+            error = blame([request], exc)
+        else:
+            seconds = time.perf_counter() - began
+            counters.batches += 1
+            counters.decisions += 1
+            counters.policy_busy_s += seconds
+            counters.latencies.note(1, seconds)
+            return chunk
+        raise error
 
     def _schedule(self) -> None:
         # After this pass of the loop, so that all replies which are here already share the batch.
@@ -127,6 +139,7 @@ class Batcher:
                 self._loop.call_soon_threadsafe(self._done, batch, call)
             except RuntimeError:
                 return  # the loop was closed while the policy ran
+            del batch, call  # waiting for the next, this thread must not keep what workers could write to
 
     def _done(self, batch: list[Pending], call: Call) -> None:
         self._count(call)
@@ -152,6 +165,7 @@ class Batcher:
             self._note(f"the policy ran out of memory: from now on at most {fits} decisions a batch")
 
     def _count(self, call: Call) -> None:
+        self._counters.policy_cpu_s += call.cpu_s
         for size, seconds in call.forwards:
             self._counters.batches += 1
             self._counters.decisions += size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,6 +15,8 @@ from rollout.engine.batcher import Batcher
 from rollout.engine.builds import Builds
 from rollout.engine.episode import Attempt, Measured, run_episode
 from rollout.engine.execution import Execution
+from rollout.engine.failures import death, why
+from rollout.engine.growing import Grow, Growing
 from rollout.engine.scheduler import Costs, Scheduler, TaskKey
 from rollout.engine.session import failed
 from rollout.engine.slots import Slot, watch_deadlines
@@ -61,7 +64,10 @@ class Run:
         counters: Counters,
         record: Record,
         display: Display,
+        grow: Grow | None = None,
     ) -> None:
+        """`grow` runs beside it, and may change what there is to change."""
+        self._grow = grow
         self._scheduler = Scheduler(specs, settings.costs)
         self._news = anyio.Event()  # an episode ended: what was not worth a worker's while may be now
         self._policy, self._settings, self._counters = policy, settings, counters
@@ -101,6 +107,15 @@ class Run:
                 async with anyio.create_task_group() as workers:
                     for slot in slots:
                         workers.start_soon(self._work, slot, batcher)
+
+                    def take_on(slot: Slot) -> None:
+                        slots.append(slot)
+                        self._counters.workers.append(WorkerState.IDLE)
+                        workers.start_soon(self._work, slot, batcher)
+
+                    if self._grow is not None:
+                        growing = Growing(take_on, batcher.limit, self._scheduler.__len__)
+                        background.start_soon(self._grow, growing)
                 background.cancel_scope.cancel()
         if self._fatal is not None:
             raise self._fatal
@@ -187,13 +202,13 @@ class Run:
                 # Others have it built: memory or GL contexts are used up, most likely.
                 raise _Setback(f"{spec.task} cannot be built once more: {exc}") from exc
             if exc.building:
-                self._builds.raised(key, _why(failure))
+                self._builds.raised(key, why(failure))
         except (WorkerDied, ProtocolError) as exc:
             built = slot.holds == key
             await slot.discard()  # before its death is told: what it printed last is known then
             if isinstance(exc, WorkerDied) and exc.unmade:
                 raise _Setback(str(exc)) from exc
-            failure = _death(exc)
+            failure = death(exc)
             if number <= self._settings.retries and not self._builds.hopeless(key):
                 self._tell_of_retry(spec, exc)
                 return False
@@ -210,8 +225,13 @@ class Run:
         settings, states = self._settings, self._counters.workers
         states[slot.index] = WorkerState.STARTING
         family = spec.suite.partition(":")[0]
-        worker = await slot.ready(family, settings.options[family], spec.task_key)
+        began = time.perf_counter()
+        try:
+            worker = await slot.ready(family, settings.options[family], spec.task_key)
+        finally:
+            self._counters.work.start += time.perf_counter() - began
         self._equipped.add(slot.index)
+        self._counters.pids[slot.index] = os.getpid() if worker.pid is None else worker.pid
         attempt = Attempt(
             spec=spec,
             suite=self._suites[spec.task_key],
@@ -251,10 +271,10 @@ class Run:
     def _give_up(self, keys: Collection[TaskKey], failure: EpisodeFailure) -> None:
         """Record what is left of tasks as errors: every episode would meet the same, so it is said once."""
         for key in keys:
-            why = _why(failure)
-            if why not in self._told:
-                self._told.add(why)
-                self.warnings(f"{self._counters.tasks[key].task} cannot be built: {why}")
+            reason = why(failure)
+            if reason not in self._told:
+                self._told.add(reason)
+                self.warnings(f"{self._counters.tasks[key].task} cannot be built: {reason}")
             # The first record has the traceback.
             brief = EpisodeFailure(type=failure.type, message=failure.message)
             for spec in self._scheduler.drop(key):
@@ -274,13 +294,3 @@ def count(counters: Counters, result: EpisodeResult) -> None:
     task.successes += result.outcome is Outcome.SUCCESS
     task.failures += result.outcome is Outcome.FAILURE
     task.errors += result.outcome is Outcome.ERROR
-
-
-def _why(failure: EpisodeFailure) -> str:
-    return f"{failure.type}: {failure.message}" if failure.message else failure.type
-
-
-def _death(exc: WorkerDied | ProtocolError) -> EpisodeFailure:
-    printed = exc.log_tail if isinstance(exc, WorkerDied) else ""
-    tail = f"last lines that the worker printed:\n{printed}" if printed.strip() else ""
-    return EpisodeFailure(type=type(exc).__name__, message=str(exc), traceback=tail)

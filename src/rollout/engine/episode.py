@@ -11,13 +11,14 @@ from rollout.display.base import Counters, WorkerState
 from rollout.engine.batcher import Batcher
 from rollout.engine.builds import Builds
 from rollout.engine.execution import Execution
+from rollout.engine.ledger import Ledger
 from rollout.engine.meant import MEANT
 from rollout.engine.session import EpisodeSession
 from rollout.errors import PolicyError, RolloutError
 from rollout.policies.base import Policy
-from rollout.sim.protocol import Reset
-from rollout.sim.worker import Worker
-from rollout.types import EpisodeResult, EpisodeSpec, Spent, SuiteInfo, VideoRequest
+from rollout.sim.calls import Worker
+from rollout.sim.protocol import Built, Cost, Reset
+from rollout.types import EpisodeResult, EpisodeSpec, SuiteInfo, VideoRequest
 from rollout.values import Value
 
 __all__ = ["Attempt", "Measured", "run_episode"]
@@ -51,20 +52,20 @@ async def run_episode(
     spec = attempt.spec
     builds = worker.task != spec.task_key
     states[index] = WorkerState.BUILDING if builds else WorkerState.RESETTING
-    build_s = 0.0
+    ledger, sim_s, render_s, wait_s = Ledger(counters), 0.0, 0.0, 0.0
     batcher.active += 1
     try:
         if builds:
-            build_s = await _build(attempt, worker)
+            ledger.built(await _build(attempt, worker))
         states[index] = WorkerState.RESETTING
         observe = policy.spec.observation_request
         ready = await worker.reset(Reset(spec, observe, attempt.video))
         for text in ready.remarks:
             attempt.warn(text)
+        ledger.was_reset(ready)
         session = _open(attempt, worker, policy)
         session.observe((ready.observation,))
-        reset_s, sim_s, render_s, wait_s, video = build_s + ready.reset_s, 0.0, ready.render_s, 0.0, None
-        counters.sim_busy_s += reset_s + render_s
+        video = None
         while not session.ended:
             states[index] = waiting
             asked = clock()
@@ -74,7 +75,7 @@ async def run_episode(
                 # The first decision showed that less is read. A reset is a function of the spec: the episode
                 # starts where it was, without what nobody looks at.
                 again = Reset(spec, policy.spec.observation_request, attempt.video)
-                reset_s += (await worker.reset(again)).reset_s
+                ledger.was_reset(await worker.reset(again))
             actions = session.chunk(chunk)
             states[index] = stepping
             done = await worker.run(actions)
@@ -89,12 +90,13 @@ async def run_episode(
                 video = (
                     attempt.video.path
                 )  # the child says only that it is there: no path of its own gets here
+        ledger.ended(sim_s + render_s, done.cost or Cost(), session.decisions)
     finally:
         batcher.active -= 1
-    spent = Spent(reset=reset_s, sim=sim_s, render=render_s, wait=wait_s)
+        ledger.left(sim_s + render_s, wait_s)
     result = session.result(
         attempts=attempt.number,
-        spent=spent,
+        spent=ledger.spent(sim_s, render_s, wait_s),
         built=builds,
         video=video,
         success_at_reset=ready.success_at_reset,
@@ -102,7 +104,7 @@ async def run_episode(
     return Measured(result=result, actions=session.actions)
 
 
-async def _build(attempt: Attempt, worker: Worker) -> float:
+async def _build(attempt: Attempt, worker: Worker) -> Built:
     key, built = attempt.spec.task_key, False
     attempt.builds.began(key)
     try:
@@ -112,7 +114,7 @@ async def _build(attempt: Attempt, worker: Worker) -> float:
         attempt.builds.ended(key, built=built)
     for text in done.remarks:
         attempt.warn(text)
-    return done.build_s
+    return done
 
 
 def _open(attempt: Attempt, worker: Worker, policy: Policy) -> EpisodeSession:
@@ -133,4 +135,5 @@ def _open(attempt: Attempt, worker: Worker, policy: Policy) -> EpisodeSession:
         n_obs_steps=policy.spec.n_obs_steps,
         execution=attempt.execution,
         session=session,
+        read_shared=worker.read_shared,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ class Call(Struct, kw_only=True):
 
     began: float
     ended: float = 0.0
+    cpu_s: float = 0.0  # of all threads of this process
     chunks: Sequence[Any] = ()
     error: BaseException | None = None
     forwards: list[tuple[int, float]] = []  # size and seconds of each, more than one where memory ran out
@@ -33,15 +34,22 @@ class Forward:
 
     def __init__(self, infer: Callable[[Sequence[Request]], Sequence[Any]], *, copies: bool = True) -> None:
         """`copies`: the next call may come before these chunks are used, and write into the same buffers."""
-        self._infer, self._kept = infer, _copied if copies else _as_it_is
+        self._infer, self._kept, self._threaded = infer, _copied if copies else _as_it_is, copies
+
+    def alone(self, request: Request) -> Any:
+        """The chunk for one request, which nobody batches. Raises what the policy raises."""
+        return self._checked([request])[0]
 
     def __call__(self, requests: Sequence[Request]) -> Call:
         call = Call(began=time.perf_counter())
+        cpu_began = time.process_time() if self._threaded else 0.0
         try:
             call.chunks = self._chunks(requests, call)
         except BaseException as exc:
             call.error = exc
         call.ended = time.perf_counter()
+        # Reading the CPU's clock takes a microsecond: as long as some policies on the loop's own thread, which use it.
+        call.cpu_s = time.process_time() - cpu_began if self._threaded else call.ended - call.began
         return call
 
     def _chunks(self, requests: Sequence[Request], call: Call) -> Sequence[Any]:
@@ -63,14 +71,20 @@ class Forward:
         holds the frames that hold the memory."""
         began = time.perf_counter()
         try:
-            chunks = [self._kept(chunk) for chunk in self._infer(requests)]
+            chunks = [self._kept(chunk) for chunk in self._checked(requests)]
         except Exception as exc:
             if len(requests) == 1 or not is_out_of_memory(exc):
                 raise
             return None
+        call.forwards.append((len(requests), time.perf_counter() - began))
+        return chunks
+
+    def _checked(self, requests: Sequence[Request]) -> Sequence[Any]:
+        chunks = self._infer(requests)
+        if not isinstance(chunks, Sized):  # a generator
+            chunks = list(chunks)
         if len(chunks) != len(requests):
             raise PolicyError(f"the policy returned {len(chunks)} action chunks for {len(requests)} requests")
-        call.forwards.append((len(requests), time.perf_counter() - began))
         return chunks
 
 

@@ -7,7 +7,7 @@ that they end in.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cached_property
 from hashlib import blake2b
@@ -22,7 +22,7 @@ from rollout.engine.execution import Execution
 from rollout.engine.meant import MEANT
 from rollout.errors import PolicyError, ProtocolError
 from rollout.policies.base import Request, Session
-from rollout.sim.protocol import RunDone, WireObservation
+from rollout.sim.protocol import RunDone, Shared, WireObservation
 from rollout.types import EpisodeFailure, EpisodeResult, EpisodeSpec, Observation, Outcome, Spent, TaskInfo
 from rollout.values import Array, Items, Value, pack_array, unpack, unpack_array
 
@@ -42,12 +42,15 @@ class EpisodeSession:
         n_obs_steps: int,
         execution: Execution,
         session: Session,
+        read_shared: Callable[[Shared], np.ndarray] | None = None,
     ) -> None:
+        """`read_shared` finds arrays in the memory that the worker shares with this process."""
         self.spec = spec
         self.steps = 0
         self.decisions = 0
         self.ended = False
-        self._task, self._session = task, session
+        self._task, self._session, self._instruction = task, session, task.instruction
+        self._n_obs_steps, self._read_shared = n_obs_steps, read_shared
         self._history: deque[Observation] = deque(maxlen=n_obs_steps)
         self._actions = EpisodeActions(task.action_space, execution)
         self._rewards: list[bytes] = []
@@ -56,14 +59,20 @@ class EpisodeSession:
     def observe(self, observations: Sequence[WireObservation]) -> None:
         """Take over what a reset or a chunk let the policy see, oldest first."""
         for wire in observations:
-            observation: Observation = {"task": self._task.instruction}
+            observation: Observation = {"task": self._instruction}
             for key, value in wire.items():
-                observation[key] = unpack_array(value) if isinstance(value, Array) else unpack(value)
+                observation[key] = unpack_array(value) if type(value) is Array else self._unpack(value)
             self._history.append(observation)
+
+    def _unpack(self, value: Value | Shared) -> Any:
+        if not isinstance(value, Shared):
+            return unpack(value)
+        assert self._read_shared is not None  # else no slot was offered
+        return self._read_shared(value)
 
     def request(self) -> Request:
         """The next decision's request."""
-        observation = self._history[-1] if self._history.maxlen == 1 else _stacked(self._history)
+        observation = self._history[-1] if self._n_obs_steps == 1 else _stacked(self._history)
         request = Request(self.spec, self._task, self.decisions, self.steps, self._session, observation)
         self.decisions += 1
         return request

@@ -9,8 +9,9 @@ import anyio
 
 from rollout.engine.scheduler import TaskKey
 from rollout.errors import ProtocolError, WorkerDied
+from rollout.sim.calls import Worker
 from rollout.sim.inline import InlineWorker
-from rollout.sim.worker import Worker, WorkerProcess
+from rollout.sim.worker import WorkerProcess
 
 __all__ = ["Slot", "watch_deadlines"]
 

@@ -36,9 +36,9 @@ class Simulator(Protocol):
     """One task's simulator, living in a worker process.
 
     The constructor touches no GPU or GL; `build` makes the simulator proper, once, before the first `reset`. `reset`
-    makes the episode a function of `spec` alone, whatever was simulated before. Observations share no memory with what
-    later steps write. An exception out of `build` makes every episode of the task an error, reported once; out of any
-    other method, that episode.
+    makes the episode a function of `spec` alone, whatever was simulated before. Observations are copied
+    before the next call, so they may be the simulator's own buffers. An exception out of `build` makes every episode of
+    the task an error, reported once; out of any other method, that episode.
     """
 
     family: ClassVar[str]  # the part of a target before the colon

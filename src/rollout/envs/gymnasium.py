@@ -18,7 +18,7 @@ from rollout.envs.actions import converter
 from rollout.envs.base import Requirement, Step
 from rollout.envs.gymnasium_observations import observation_fields, to_observation
 from rollout.envs.gymnasium_registry import find, keywords
-from rollout.envs.gymnasium_signals import flag, one_reward, plain_info, reported, success
+from rollout.envs.gymnasium_signals import UNREADABLE, flag, one_reward, plain_info, reported, success
 from rollout.envs.gymnasium_start import START_OPTIONS, Start, legacy_seed
 from rollout.envs.observations import check_keys
 from rollout.spaces import describe
@@ -188,16 +188,21 @@ class GymnasiumSimulator:
             if "(expected 5, got 4)" in str(exc):  # here, or in a wrapper of Gymnasium's
                 raise TypeError(OLD_API) from exc
             raise
+        if type(reward) is not float:
+            reward = one_reward(reward)
+        if type(terminated) is not bool:
+            terminated = flag(terminated, "terminated") or False
+        if type(truncated) is not bool:
+            truncated = flag(truncated, "truncated") or False
         if type(info) is not dict:
             info = plain_info(info)
-        reward = reward if type(reward) is float else one_reward(reward)
-        terminated = terminated if type(terminated) is bool else flag(terminated, "terminated") or False
-        truncated = truncated if type(truncated) is bool else flag(truncated, "truncated") or False
+        observation = self._observation(seen, info) if observe else None
+        if not info and info is not UNREADABLE:  # most say nothing at most steps
+            return Step(reward, terminated, truncated, None, observation)
         ended = terminated or truncated
         succeeded, unreadable = reported(info, ended=ended)
         if ended and not AUTORESET.isdisjoint(info):
             self._reset_itself = True
-        observation = self._observation(seen, info) if observe else None
         return Step(reward, terminated, truncated, succeeded, observation, unreadable)
 
     def render(self) -> np.ndarray:
@@ -221,8 +226,9 @@ class GymnasiumSimulator:
 
     def _observation(self, seen: Any, info: Mapping[str, Any]) -> Observation:
         observation = self._observe(seen)
-        text = observation.get("task") or self._instruction(info)
-        observation["task"] = sendable(text) if isinstance(text, str) else text
+        if (text := observation.get("task") or self._instruction(info)) and isinstance(text, str):
+            text = sendable(text)
+        observation["task"] = text
         return observation
 
     def _instruction(self, info: Mapping[str, Any]) -> str:

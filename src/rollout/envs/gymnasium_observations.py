@@ -193,7 +193,7 @@ def _arrays(what: str, declared: tuple[int, ...], dtype: np.dtype) -> Reader:
         def read(value: Any) -> np.ndarray:
             nonlocal expected
             same = type(value) is np.ndarray and value.dtype == dtype
-            array = value.copy() if same else _cast(value, dtype, what)
+            array = value if same else _cast(value, dtype, what)
             if array.shape != expected:
                 if expected is not None or array.ndim != len(declared):
                     began = "" if expected in (None, declared) else f", and the episode began with {expected}"

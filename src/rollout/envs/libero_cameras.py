@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rollout.envs.rendering import rendering
+
 __all__ = ["Pictures", "padded", "turned"]
 
 Sensor: TypeAlias = Callable[[Any], np.ndarray]  # from robosuite's observation cache to a picture
@@ -40,7 +42,8 @@ class Pictures:
     def take(self, camera: str) -> np.ndarray:
         """The picture of this step, rendered now where robosuite made none."""
         if camera not in self._frames:
-            self._frames[camera] = self._sensors[camera]({})
+            with rendering:
+                self._frames[camera] = self._sensors[camera]({})
         return self._frames[camera]
 
     def on_demand(self, create: Callable[..., tuple[list[Sensor], list[str]]]) -> Callable[..., Any]:
@@ -58,7 +61,8 @@ class Pictures:
         def picture(cache: Any) -> np.ndarray:
             if camera not in self._expected:
                 return self._blank
-            self._frames[camera] = raw = sensor(cache)
+            with rendering:
+                self._frames[camera] = raw = sensor(cache)
             return raw
 
         return picture

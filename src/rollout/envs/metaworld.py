@@ -17,6 +17,7 @@ from rollout.envs.cameras import CAMERA_OPTIONS, CameraNames
 from rollout.envs.metaworld_tasks import BENCHMARKS, CAMERAS, DIFFICULTIES, INSTRUCTIONS
 from rollout.envs.observations import ENVIRONMENT_STATE, STATE, bounded, check_keys, vector
 from rollout.envs.options import one_of, whole_number
+from rollout.envs.rendering import rendering
 from rollout.errors import UsageError
 from rollout.types import EpisodeSpec, Observation, ObservationRequest, SuiteInfo, Task, TaskInfo
 
@@ -159,7 +160,8 @@ class MetaWorldSimulator:
     def render(self) -> np.ndarray:
         """The picture that a policy would see now: uint8 (height, width, 3)."""
         if self._frame is None:
-            picture = self._env.render()
+            with rendering:
+                picture = self._env.render()
             # LeRobot turns this camera, which hangs upside down, and no other.
             self._frame = np.ascontiguousarray(picture[::-1, ::-1] if self._camera == "corner2" else picture)
         return self._frame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 
@@ -11,7 +11,14 @@ from rollout.config import nearest
 from rollout.envs.base import Simulator
 from rollout.errors import UsageError
 
-__all__ = ["families", "load_simulator", "missing_requirement", "resolve"]
+__all__ = [
+    "families",
+    "load_simulator",
+    "missing_requirement",
+    "resolve",
+    "suite_names",
+    "usable_simulator",
+]
 
 
 def families() -> Mapping[str, EntryPoint]:
@@ -43,6 +50,21 @@ def missing_requirement(adapter: type[Simulator]) -> str | None:
         if not found:
             return f"{adapter.family}: {requirement.module} is not installed; run: {requirement.install}"
     return None
+
+
+def usable_simulator(family: str) -> type[Simulator]:
+    """`load_simulator`, where all that it requires is installed. Raises `UsageError`."""
+    adapter = load_simulator(family)
+    missing = missing_requirement(adapter)
+    if missing is not None:
+        raise UsageError(missing)
+    return adapter
+
+
+def suite_names(targets: Sequence[str]) -> list[tuple[str, str]]:
+    """(family, suite name) of every suite that `targets` stand for, each once, in the order given."""
+    pairs = [(family, name) for target in targets for family, names in (resolve(target),) for name in names]
+    return list(dict.fromkeys(pairs))
 
 
 def resolve(target: str) -> tuple[str, tuple[str, ...]]:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from rollout.errors import ResultsError, UsageError
+from rollout.results.efficiency import Bound, Efficiency, Shares
 from rollout.results.export import eval_info
 from rollout.results.files import pretty_json, reporting, write_atomically
 from rollout.results.journal import EPISODES, holds_journal, read_journal
@@ -35,6 +36,9 @@ class _Written(Struct, frozen=True):
 
     overall: _Counted
     timing: Timing | None
+    bound: Bound | None = None
+    eta: float | None = None
+    shares: Shares | None = None
 
 
 class _Counted(Struct, frozen=True):
@@ -49,13 +53,22 @@ def read_metrics(run: Path) -> Metrics:
     if not run.is_dir() or not holds_journal(run):
         raise UsageError(f"{run} is not a results directory: there is no {EPISODES} in it")
     header, results = read_journal(run)
-    return flat_metrics(results, header.planned, _timing(run / SUMMARY, len(results)))
+    written = _written(run / SUMMARY, len(results))
+    if written is None:
+        return flat_metrics(results, header.planned, None)
+    efficiency = Efficiency(bound=written.bound, eta=written.eta, shares=written.shares)
+    return flat_metrics(results, header.planned, written.timing, efficiency)
 
 
-def flat_metrics(results: Sequence[EpisodeResult], planned: int, timing: Timing | None) -> Metrics:
+def flat_metrics(
+    results: Sequence[EpisodeResult],
+    planned: int,
+    timing: Timing | None,
+    efficiency: Efficiency = Efficiency(),  # noqa: B008 (it is frozen)
+) -> Metrics:
     """Express `results` of a plan of `planned` episodes as numbers: of all, of each suite and of each task."""
     summary = summarize(results, planned)
-    metrics = _of(summary.overall) | _of_the_run(results, planned, timing)
+    metrics = _of(summary.overall) | _of_the_run(results, planned, timing) | _of_its_speed(efficiency)
     for suite, stats in summary.suites.items():
         metrics |= _named(f"suites/{suite}", stats)
     for name, task in summary.tasks.items():
@@ -101,6 +114,18 @@ def _of_the_run(results: Sequence[EpisodeResult], planned: int, timing: Timing |
     }
 
 
+def _of_its_speed(efficiency: Efficiency) -> Metrics:
+    bound, shares = efficiency.bound, efficiency.shares
+    return {
+        "eta": efficiency.eta,
+        "bound_s": None if bound is None else bound.seconds,
+        **{
+            f"share_{cause}": None if shares is None else getattr(shares, cause)
+            for cause in Shares.__struct_fields__
+        },
+    }
+
+
 def _named(path: str, stats: Stats) -> Metrics:
     return {f"{path}/{name}": value for name, value in _of(stats).items()}
 
@@ -115,8 +140,8 @@ def _percent(rate: float | None) -> float | None:
     return None if rate is None else 100 * rate
 
 
-def _timing(file: Path, n_episodes: int) -> Timing | None:
-    """What the run took, unless `file` is missing or older than the records: a resumed run is under way then."""
+def _written(file: Path, n_episodes: int) -> _Written | None:
+    """What the run's end told, unless `file` is missing or older than the records: a resumed run is under way then."""
     try:
         with reporting("read", file):
             written = msgspec.json.decode(file.read_bytes(), type=_Written)
@@ -126,4 +151,4 @@ def _timing(file: Path, n_episodes: int) -> Timing | None:
         raise
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
         raise ResultsError(f"{file}: not a run's summary: {exc}") from exc
-    return written.timing if written.overall.n_episodes == n_episodes else None
+    return written if written.overall.n_episodes == n_episodes else None

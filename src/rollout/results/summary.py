@@ -6,11 +6,11 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from rollout.results.efficiency import Bound, Efficiency, Limit, Shares
 from rollout.results.files import pretty_json, write_atomically
 from rollout.results.stats import mean, wilson
 from rollout.types import EpisodeResult, Outcome, ProtocolUsed
@@ -18,7 +18,6 @@ from rollout.types import EpisodeResult, Outcome, ProtocolUsed
 __all__ = [
     "SUMMARY",
     "BatchTiming",
-    "Bound",
     "PolicyTiming",
     "Stats",
     "Summary",
@@ -29,8 +28,6 @@ __all__ = [
 ]
 
 SUMMARY = "summary.json"
-
-Bound: TypeAlias = Literal["start-up", "policy", "simulators"]
 
 
 class Stats(Struct, frozen=True, kw_only=True):
@@ -85,12 +82,13 @@ class Timing(Struct, frozen=True, kw_only=True):
     mean_batch: float | None  # requests in one forward pass of the policy, on average
     policy_busy: float  # share of wall_s that the policy spent inferring, from 0 to 1
     worker_utilisation: float  # share of the workers' time spent resetting, stepping, rendering, from 0 to 1
-    bound_by: Bound  # what a faster run would need most
+    bound_by: Limit  # what bound the run: `bound.by` of the summary, where that could be told
     policy: PolicyTiming | None = None  # None in files of older versions
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """A run's result. All but `timing` and `warnings` follows from the records alone, whatever their order."""
+    """A run's result. All but what it took (`timing`, `bound`, `eta`, `shares`) and `warnings` follows from the records
+    alone, whatever their order."""
 
     overall: Stats
     suites: dict[str, Stats]  # by suite
@@ -100,7 +98,12 @@ class Summary(Struct, frozen=True, kw_only=True):
     clipped_actions: int = 0  # executed actions that `--clip-actions` changed
     success_at_reset: int = 0  # episodes whose goal held before their first step
     warnings: tuple[str, ...] = ()  # what the user was told; as `timing`, of this run alone
-    timing: Timing | None  # None where the records were summarized later
+    timing: Timing | None  # None where the records were summarized later; so are the three that follow
+    bound: Bound | None = (
+        None  # the least time that the work takes, and what binds; None: no episode ended here
+    )
+    eta: float | None = None  # that time over `timing.wall_s`: 1 is as fast as it goes; None where `bound` is
+    shares: Shares | None = None  # where the workers' time went; None: none had an episode
     protocol: ProtocolUsed | None = None  # whose evaluation rules, value by value
 
 
@@ -111,6 +114,8 @@ def summarize(
     timing: Timing | None = None,
     protocol: ProtocolUsed | None = None,
     warnings: Iterable[str] = (),
+    *,
+    efficiency: Efficiency | None = None,
 ) -> Summary:
     """Summarize `results`, one record an episode in any order; `instructions` are by (suite, task_id)."""
     tallies: dict[tuple[str, int], _Tally] = {}
@@ -135,6 +140,7 @@ def summarize(
         warnings=tuple(warnings),
         timing=timing,
         protocol=protocol,
+        **msgspec.structs.asdict(efficiency or Efficiency()),
     )
 
 

@@ -22,7 +22,6 @@ from websockets.http11 import Request, Response
 from rollout.display.base import Counters
 from rollout.engine.batcher import Batcher
 from rollout.errors import UsageError
-from rollout.evaluation import AUTO_MAX_BATCH
 from rollout.policies.base import Policy
 from rollout.policies.load import policy_name
 from rollout.policies.offer import ENTRY, Offer
@@ -31,6 +30,7 @@ from rollout.serve.answers import Answers, Client
 from rollout.serve.failure import failed
 from rollout.serve.forwards import Alike
 from rollout.serve.options import Serving
+from rollout.tune.recommend import AUTO_MAX_BATCH
 
 __all__ = ["PolicyServer", "bound", "run_server"]
 

@@ -31,7 +31,7 @@ def become_worker(serve: Callable[[], None], log: int, let_go: Callable[[], None
         adopt_orphans()
         if hasattr(os, "SCHED_BATCH"):
             # Workers compute: being woken must not take the core from the parent, who feeds the others (a third
-            # of the CPU time per message, benchmarks/transport.py).
+            # of the CPU time per message: rollout bench transport).
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):

@@ -42,7 +42,9 @@ class _Message(Struct, frozen=True, array_like=True, tag=True):
 
 
 class Fork(_Message, frozen=True):
-    """Fork a worker; the descriptors that it reads from and writes to come with this message."""
+    """Fork a worker; the descriptors that it reads from, writes to and shares memory in come with this message."""
+
+    n_descriptors: int  # the last may be missing
 
 
 class Kill(_Message, frozen=True):
@@ -92,7 +94,9 @@ class _Child:
 
 
 class _Forkserver:
-    def __init__(self, control: socket.socket, serve: Callable[[int, int], None], parent: int) -> None:
+    def __init__(
+        self, control: socket.socket, serve: Callable[[int, int, int | None], None], parent: int
+    ) -> None:
         self._control, self._serve, self._parent = control, serve, parent
         self._children: dict[int, _Child] = {}
         self._orders = msgspec.msgpack.Decoder(Order)
@@ -132,7 +136,7 @@ class _Forkserver:
     def _obey(self) -> bool:
         """One order. False when the parent is gone."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 2)
+            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 3)
         except BlockingIOError:
             return True
         except ConnectionError:
@@ -140,8 +144,8 @@ class _Forkserver:
         if not data:
             return False
         match self._orders.decode(data):
-            case Fork(worker=worker):
-                self._fork_or_refuse(worker, descriptors)
+            case Fork(worker=worker, n_descriptors=count):
+                self._fork_or_refuse(worker, count, descriptors)
             case Kill(worker=worker, grace_s=grace_s):
                 for child in self._children.values():
                     if child.worker == worker:
@@ -150,9 +154,9 @@ class _Forkserver:
                         child.kill_at = time.monotonic() + grace_s
         return True
 
-    def _fork_or_refuse(self, worker: int, descriptors: list[int]) -> None:
+    def _fork_or_refuse(self, worker: int, count: int, descriptors: list[int]) -> None:
         try:
-            if len(descriptors) != 2:
+            if len(descriptors) != count:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the kernel dropped what had no room
             self._fork(worker, *descriptors)
         except OSError as exc:
@@ -161,13 +165,15 @@ class _Forkserver:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _fork(self, worker: int, read: int, write: int) -> None:
+    def _fork(self, worker: int, read: int, write: int, slab: int | None = None) -> None:
         log_read, log_write = os.pipe()
         try:
             pid = os.fork()
             if pid == 0:
                 become_worker(
-                    lambda: self._serve(read, write), log_write, lambda: self._let_go(log_read, log_write)
+                    lambda: self._serve(read, write, slab),
+                    log_write,
+                    lambda: self._let_go(log_read, log_write),
                 )
         except OSError:
             os.close(log_read)

@@ -12,10 +12,10 @@ import anyio
 import msgspec
 
 from rollout.envs.gl import abandon_contexts
+from rollout.sim.calls import Calls, check
 from rollout.sim.limits import Limit, TimeLimits
 from rollout.sim.protocol import Close, Command, Reply, command_decoder, reply_decoder
 from rollout.sim.server import Server
-from rollout.sim.worker import Calls, check
 
 __all__ = ["InlineWorker"]
 

@@ -70,8 +70,10 @@ class Forkserver:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._reap)
 
-    def fork(self, ends: Ends, listener: Callable[[Event], None]) -> int:
+    def fork(self, ends: Ends, listener: Callable[[Event], None], slab: int | None = None) -> int:
         """Fork a worker with (a copy of) `ends` of the connection, and return the id that `kill` takes.
+
+        `slab` is the descriptor of the memory that it shares with this process.
 
         `listener` gets its `Forked` and its `Exited`, or its `Refused`. Raises `OSError` where the forkserver is gone
         and no other one could be started, or where no descriptor is left.
@@ -82,7 +84,8 @@ class Forkserver:
         worker = self._forked
         self._listeners[worker] = listener
         try:
-            self._order(Fork(worker), ends.read, ends.write)
+            descriptors = [ends.read, ends.write] + ([] if slab is None else [slab])
+            self._order(Fork(worker, len(descriptors)), *descriptors)
         except OSError:
             self._listeners.pop(worker, None)
             raise

@@ -23,6 +23,7 @@ __all__ = [
     "Close",
     "Closed",
     "Command",
+    "Cost",
     "Describe",
     "Described",
     "Failed",
@@ -33,6 +34,7 @@ __all__ = [
     "ResetDone",
     "Run",
     "RunDone",
+    "Shared",
     "Start",
     "Started",
     "command_decoder",
@@ -46,8 +48,25 @@ MAX_TEXT: Final = 4096
 MAX_TRACEBACK: Final = 64 << 10
 """The most characters of an exception's message, and of its traceback, that enter a record."""
 
-WireObservation: TypeAlias = dict[str, Value]
+
+class Shared(Struct, frozen=True, array_like=True, tag="h"):
+    """An array in the memory that the worker shares with its parent (`rollout.sim.slab`): dtype, shape, first byte."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+WireObservation: TypeAlias = dict[str, Value | Shared]
 Seconds: TypeAlias = Annotated[float, Meta(ge=-1e9, le=1e9)]  # finite, as a record's numbers must be
+
+
+class Cost(Struct, frozen=True, array_like=True):
+    """What a stretch of a worker's work took."""
+
+    cpu: Seconds = 0.0  # of the cores, by all threads of its process
+    render: Seconds = 0.0  # of wall time for pictures, the policy's and the video's
+    render_cpu: Seconds = 0.0  # the same of the cores; a part of `cpu`
 
 
 class _Message(Struct, frozen=True, array_like=True, tag_field="kind", tag=True):
@@ -92,6 +111,7 @@ class Built(_Message, frozen=True):
     task: TaskInfo
     build_s: Seconds
     remarks: tuple[str, ...] = ()  # lines for the user (`rollout.envs.remarks`)
+    cost: Cost = Cost()
 
 
 class Reset(_Message, frozen=True):
@@ -100,6 +120,7 @@ class Reset(_Message, frozen=True):
     spec: EpisodeSpec
     observe: ObservationRequest
     video: VideoRequest | None
+    slot: int | None = None  # of the shared memory, for the reply's large arrays; None: send them
 
 
 class ResetDone(_Message, frozen=True):
@@ -108,12 +129,14 @@ class ResetDone(_Message, frozen=True):
     render_s: Seconds
     success_at_reset: bool = False
     remarks: tuple[str, ...] = ()
+    cost: Cost = Cost()
 
 
 class Run(_Message, frozen=True):
     """Execute a whole action chunk, or as much of it as the episode lasts."""
 
     actions: Array | Items  # leading axis: steps; items where the action space is nested
+    slot: int | None = None  # as a reset's
 
 
 class RunDone(_Message, frozen=True):
@@ -128,6 +151,7 @@ class RunDone(_Message, frozen=True):
     render_s: Seconds
     video: bool = False  # the one that was asked for is complete, where the parent asked for it
     remarks: tuple[str, ...] = ()
+    cost: Cost | None = None  # of all chunks of the episode, where it ended
 
 
 class Release(_Message, frozen=True):

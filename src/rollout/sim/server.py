@@ -9,26 +9,24 @@ import gc
 import os
 import sys
 import time
-from array import array
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-
-import numpy as np
+from collections.abc import Mapping
 
 from rollout.envs.base import Simulator
 from rollout.envs.gl import choose_again
 from rollout.envs.gymnasium_handover import adopt
 from rollout.envs.registry import load_simulator
-from rollout.envs.remarks import remark, remarks
+from rollout.envs.remarks import remarks
+from rollout.envs.rendering import rendering
 from rollout.errors import ProtocolError, ResultsError, UsageError
 from rollout.resources import trim_memory
-from rollout.sim.failures import failed, message_of
+from rollout.sim.failures import failed
 from rollout.sim.protocol import (
     Build,
     Built,
     Close,
     Closed,
     Command,
+    Cost,
     Describe,
     Described,
     Failed,
@@ -38,23 +36,26 @@ from rollout.sim.protocol import (
     Reset,
     ResetDone,
     Run,
-    RunDone,
     Start,
     Started,
-    WireObservation,
 )
+from rollout.sim.running import RunningEpisode
+from rollout.sim.slab import SlabWriter
 from rollout.sim.transport import BlockingConnection, Ends
-from rollout.sim.video import VideoWriter, current_umask
-from rollout.types import Observation, SuiteInfo, VideoMode
-from rollout.values import Array, Items, pack, pack_array, sendable, unpack, unpack_array
+from rollout.sim.video import current_umask
+from rollout.types import SuiteInfo
+from rollout.values import sendable
 
 __all__ = ["Server", "serve"]
 
 
-def serve(read: int, write: int) -> None:
-    """Answer commands from descriptor `read` on `write`, until `Close` or until the parent is gone."""
+def serve(read: int, write: int, slab: int | None = None) -> None:
+    """Answer commands from descriptor `read` on `write`, until `Close` or until the parent is gone.
+
+    `slab` is that of the memory which both processes share.
+    """
     connection, pid = BlockingConnection(Ends(read, write)), os.getpid()
-    server = Server()
+    server = Server(slab=SlabWriter(slab))
     while (command := connection.receive()) is not None:
         reply = server.handle(command)
         if os.getpid() != pid:  # a copy that the simulator forked came back: two answers would be mixed up
@@ -72,22 +73,23 @@ def serve(read: int, write: int) -> None:
 class Server:
     """Holds the simulator of one task and the episode that runs in it."""
 
-    def __init__(self, *, inline: bool = False) -> None:
+    def __init__(self, *, inline: bool = False, slab: SlabWriter | None = None) -> None:
         """`inline`: in the parent's own process, where Ctrl-C is the user's, and an exit would be everybody's."""
         self._inline = inline
+        self._slab = slab or SlabWriter(None)
         self._umask = current_umask()  # before any simulator can change it
         self._class: type[Simulator] | None = None
         self._options: Mapping[str, str] = {}
         self._simulator: Simulator | None = None
         self._task: tuple[str, int] | None = None  # (suite, task_id) of the simulator
         self._building = False
-        self._episode: _Episode | None = None
+        self._episode: RunningEpisode | None = None
 
     def handle(self, command: Command) -> Reply:
         """Do what `command` says. Exceptions become `Failed`; exits and signals end a worker, as they should."""
         try:
             if isinstance(command, Run) and self._episode is not None:  # the hot path
-                return self._episode.run(command.actions)
+                return self._episode.run(command)
             return self._dispatch(command)
         except UsageError as exc:
             return Failed("UsageError", sendable(str(exc)), "", ends_run="usage")
@@ -140,12 +142,13 @@ class Server:
     def _reset(self, command: Reset) -> ResetDone:
         self._abandon_episode()
         remarks.begin()
-        began = time.perf_counter()
+        rendering.take()
+        began, cpu_began = time.perf_counter(), time.process_time()
         spec, simulator = command.spec, self._simulator
         if simulator is None or self._task != spec.task_key:
             raise ProtocolError("a reset came before its simulator was built")
         observation = simulator.reset(spec, command.observe)
-        self._episode = episode = _Episode(simulator, command, self._umask)
+        self._episode = episode = RunningEpisode(simulator, command, self._slab, self._umask)
         render_s = episode.film()
         reset_s = time.perf_counter() - began - render_s
         return ResetDone(
@@ -154,12 +157,13 @@ class Server:
             render_s,
             bool(getattr(simulator, "success_at_reset", False)),
             remarks.take(),
+            Cost(time.process_time() - cpu_began, *rendering.take()),
         )
 
     def _build(self, suite: SuiteInfo, task_id: int) -> Built:
         self._close_simulator()  # never two alive: a scene may hold gigabytes
         _release_memory()
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         remarks.begin()
         self._building = True
         choose_again()  # what was imported before this process knew which back end it has
@@ -168,7 +172,8 @@ class Server:
         self._building = False
         _release_memory()
         self._simulator, self._task = simulator, (suite.suite, task_id)
-        return Built(simulator.info, time.perf_counter() - began, remarks.take())
+        cost = Cost(time.process_time() - cpu_began, *rendering.take())
+        return Built(simulator.info, time.perf_counter() - began, remarks.take(), cost)
 
     def _abandon_episode(self) -> None:
         episode, self._episode = self._episode, None
@@ -180,107 +185,6 @@ class Server:
         simulator, self._simulator, self._task = self._simulator, None, None
         if simulator is not None:
             simulator.close()
-
-
-class _Episode:
-    """An episode in progress: executes chunks, counts steps, films."""
-
-    def __init__(self, simulator: Simulator, command: Reset, umask: int) -> None:
-        self._step, self._render = simulator.step, simulator.render
-        self._horizon = command.spec.horizon
-        self._n_observed = command.observe.n_obs_steps
-        self._instruction = simulator.info.instruction
-        self._keep = command.video.keep if command.video else VideoMode.ALL
-        film = command.video
-        self._video = VideoWriter(film.path, simulator.info.fps, umask=umask) if film else None
-        self._steps = 0
-        self._success: bool | None = None
-        self._unreadable = False
-
-    def run(self, actions: Array | Items) -> RunDone:
-        """Execute a chunk, or as much of it as the episode lasts."""
-        began = time.perf_counter()
-        chunk = (
-            unpack_array(actions)
-            if isinstance(actions, Array)
-            else [unpack(action) for action in actions.items]
-        )
-        left = self._horizon - self._steps
-        # No decision follows an episode's last step: nothing is rendered for it.
-        step, first_observed = self._step, len(chunk) - self._n_observed if len(chunk) < left else left
-        rewards: list[float] = []
-        observations: list[WireObservation] = []
-        render_s, ended = 0.0, False
-        for action in chunk:
-            done = step(action, len(rewards) >= first_observed)
-            rewards.append(done.reward)
-            if done.success is not None:
-                self._success = bool(done.success) or bool(self._success)
-            self._unreadable = self._unreadable or done.unreadable
-            if self._video is not None:
-                render_s += self.film()
-            out_of_time = len(rewards) >= left
-            ended = done.terminated or done.truncated or out_of_time
-            if ended:
-                break
-            if done.observation is not None:
-                observations.append(self.pack(done.observation))
-        self._steps += len(rewards)
-        filmed = ended and self._finish_video()
-        return RunDone(
-            array("d", rewards).tobytes(),
-            done.terminated,
-            done.truncated or out_of_time,
-            None if self._unreadable and not self._success else self._success,
-            () if ended else tuple(observations),
-            time.perf_counter() - began - render_s,
-            render_s,
-            filmed,
-            remarks.take(),
-        )
-
-    def pack(self, observation: Observation) -> WireObservation:
-        """Describe every leaf; the instruction only where it is not the task's own."""
-        if "task" in observation and observation["task"] == self._instruction:
-            del observation["task"]
-        return {
-            key: pack_array(value) if isinstance(value, np.ndarray) else pack(value)
-            for key, value in observation.items()
-        }
-
-    def film(self) -> float:
-        """Add the current frame to the video, if one was asked for. Returns the seconds that it took."""
-        if self._video is None:
-            return 0.0
-        began = time.perf_counter()
-        with self._no_matter():
-            self._video.add(self._render())
-        return time.perf_counter() - began
-
-    @contextmanager
-    def _no_matter(self) -> Iterator[None]:
-        """A picture must not cost the episode's result: where there is none, the video is dropped, and that is told."""
-        try:
-            yield
-        except (UsageError, ResultsError, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            remark(f"an episode has no video: {type(exc).__name__}: {message_of(exc)}")
-            self.abandon()
-
-    def abandon(self) -> None:
-        """Drop an unfinished video."""
-        if self._video is not None:
-            self._video.abort()
-            self._video = None
-
-    def _finish_video(self) -> bool:
-        if self._video is None:
-            return False
-        video, self._video = self._video, None
-        with self._no_matter():
-            return video.finish(keep=self._keep is VideoMode.ALL or not self._success) is not None
-        return False
 
 
 def _release_memory() -> None:

@@ -4,144 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
-from collections.abc import Coroutine, Mapping
-from contextlib import suppress
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
+from typing import TypeVar
 
 import anyio
 
 from rollout.errors import (
     ProtocolError,
-    ResultsError,
     RolloutError,
-    SimulatorError,
-    UsageError,
     WorkerDied,
     WorkerTimeout,
 )
 from rollout.resources import memory_held, oom_kills
+from rollout.sim.calls import Calls, check
 from rollout.sim.forkserver import Event, Exited, Forked, Refused
-from rollout.sim.limits import CLOSING, Limit, Limits, TimeLimits
+from rollout.sim.limits import CLOSING, Limit, TimeLimits
 from rollout.sim.processes import Forkserver
 from rollout.sim.protocol import (
-    MAX_TEXT,
-    MAX_TRACEBACK,
-    Build,
-    Built,
     Close,
     Closed,
     Command,
-    Describe,
-    Described,
-    Failed,
-    Release,
-    Released,
     Reply,
-    Reset,
-    ResetDone,
-    Run,
-    RunDone,
-    Start,
-    Started,
 )
+from rollout.sim.slab import SlabReader, open_slab
 from rollout.sim.transport import LoopConnection, open_pipes
-from rollout.types import SuiteInfo, TaskInfo
-from rollout.values import Array, Items
 
-__all__ = ["Calls", "Worker", "WorkerProcess", "check"]
+__all__ = ["WorkerProcess"]
 
 R = TypeVar("R", bound=Reply)
 FAULT_GRACE_S = 0.5
 KILL_GRACE_S = 1.0  # between SIGTERM, at which a worker prints where it hangs, and SIGKILL
-
-
-class Worker(Protocol):
-    """One simulator's parent-side handle. Strictly in turn: one call at a time."""
-
-    index: int
-    pid: int | None
-    family: str | None  # what it was started for
-    task: tuple[str, int] | None  # (suite, task_id) of the simulator that it holds
-    info: TaskInfo | None  # of that simulator
-
-    async def start(self, family: str, options: Mapping[str, str]) -> None: ...
-    async def describe(self, name: str) -> SuiteInfo: ...
-    async def release(self) -> None: ...
-    async def build(self, suite: SuiteInfo, task_id: int) -> Built: ...
-    async def reset(self, command: Reset) -> ResetDone: ...
-    def run(self, actions: Array | Items) -> Coroutine[None, None, RunDone]: ...
-    async def aclose(self) -> None: ...
-
-
-class Calls:
-    """The calls of a `Worker`, in terms of one `_call`."""
-
-    def __init__(
-        self,
-        index: int,
-        limits: TimeLimits,
-        environ: Mapping[str, str],
-        registrations: Mapping[str, bytes] | None = None,
-    ) -> None:
-        """`registrations` are of environments that the worker would not know of (`Start`)."""
-        self.index = index
-        self.pid: int | None = None
-        self.family: str | None = None
-        self.task: tuple[str, int] | None = None
-        self.info: TaskInfo | None = None
-        self._limits = Limits(limits)
-        self._environ = dict(environ)
-        self._registrations = dict(registrations or {})
-
-    async def start(self, family: str, options: Mapping[str, str]) -> None:
-        """Import the family's adapter in the worker."""
-        command = Start(family, tuple(sys.path), self._environ, dict(options), self._registrations)
-        started = await self._call(command, Started, self._limits.start)
-        self.pid, self.family = started.pid, family
-
-    async def describe(self, name: str) -> SuiteInfo:
-        """List the tasks of a suite."""
-        return (await self._call(Describe(name), Described, self._limits.listing)).suite
-
-    async def release(self) -> None:
-        """Close the simulator. What it raises there is nobody's loss."""
-        with suppress(SimulatorError):
-            await self._call(Release(), Released, CLOSING)
-        self.task = self.info = None
-
-    async def build(self, suite: SuiteInfo, task_id: int) -> Built:
-        """Build a task's simulator."""
-        built = await self._call(Build(suite, task_id), Built, self._limits.build)
-        self.task, self.info = (suite.suite, task_id), built.task
-        return built
-
-    async def reset(self, command: Reset) -> ResetDone:
-        """Start an episode."""
-        return await self._call(command, ResetDone, self._limits.reset)
-
-    def run(self, actions: Array | Items) -> Coroutine[None, None, RunDone]:
-        """Execute an action chunk. Awaitable; not `async` itself, for one frame less to resume at every decision."""
-        n_steps = actions.shape[0] if isinstance(actions, Array) else len(actions.items)
-        return self._call(Run(actions), RunDone, self._limits.steps(n_steps))
-
-    def _call(self, command: Command, expected: type[R], limit: Limit) -> Coroutine[None, None, R]:
-        """Send `command` and wait for the reply, which must be an `expected`."""
-        raise NotImplementedError
-
-
-def check(reply: Reply, expected: type[R]) -> R:
-    """The reply, which must be an `expected`. Raises what a `Failed` stands for."""
-    if isinstance(reply, expected):
-        return reply
-    if isinstance(reply, Failed):
-        message = reply.message[:MAX_TEXT]
-        if reply.ends_run is not None:
-            raise (UsageError if reply.ends_run == "usage" else ResultsError)(message)
-        trace = reply.traceback[-MAX_TRACEBACK:]
-        raise SimulatorError(reply.type[:MAX_TEXT], message, trace, building=reply.building)
-    raise ProtocolError(f"expected {expected.__name__}, got {type(reply).__name__}")
 
 
 class WorkerProcess(Calls):
@@ -172,9 +65,12 @@ class WorkerProcess(Calls):
         self._exited = anyio.Event()
         ours, theirs = open_pipes()
         try:
-            self._id = forkserver.fork(theirs, self._on_event)
+            slab = open_slab()
+            self._slab = SlabReader(slab)
+            self._id = forkserver.fork(theirs, self._on_event, slab)
         except OSError:
             ours.close()
+            self._slab.close()
             raise
         finally:
             theirs.close()
@@ -217,6 +113,7 @@ class WorkerProcess(Calls):
                 with anyio.move_on_after(2 * KILL_GRACE_S, shield=True):
                     await self._exited.wait()
         self._connection.close()
+        self._slab.close()
 
     async def _call(self, command: Command, expected: type[R], limit: Limit) -> R:
         if self._fault is not None:

@@ -1,4 +1,4 @@
-"""Three ways to bring sleeping simulators and one policy together, for `batching.py`."""
+"""Three ways to bring sleeping simulators and one policy together, for the batching workload."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from batching_work import Cores, Drawn
+from benchmarks.batching_work import Cores, Drawn
 from rollout.display.base import Counters
 from rollout.engine.batcher import Batcher
 from rollout.policies.base import Request
 from rollout.types import EpisodeSpec
 
-__all__ = ["CONTENDERS", "WAIT_S", "Setting", "request_for", "run"]
+__all__ = ["RULES", "WAIT_S", "Setting", "request_for", "run"]
 
 WAIT_S = 0.010  # in life
-CONTENDERS = ("greedy", "10 ms wait", "lock-step")
+RULES = ("greedy", "10 ms wait", "lock-step")
 
 Infer = Callable[[Sequence[Request]], Sequence[Any]]
 
@@ -84,14 +84,14 @@ async def on_core(cores: Cores, work_s: float) -> None:
     await asyncio.sleep(cores.end_of(work_s, now) - now)
 
 
-def run(contender: str, setting: Setting, wait_s: float) -> float:
-    """Seconds that `contender` takes. `wait_s`: what "10 ms" are on the setting's clock."""
+def run(rule: str, setting: Setting, wait_s: float) -> float:
+    """Seconds that it takes by `rule`, one of `RULES`. `wait_s`: what "10 ms" are on the setting's clock."""
     with asyncio.Runner(loop_factory=_precise_loop) as runner:
         began = time.monotonic()
-        if contender == "lock-step":
+        if rule == "lock-step":
             runner.run(setting.in_lock_step())
         else:
-            runner.run(setting.through_batcher(0.0 if contender == "greedy" else wait_s))
+            runner.run(setting.through_batcher(0.0 if rule == "greedy" else wait_s))
         return time.monotonic() - began
 
 

@@ -1,4 +1,4 @@
-"""`batching.py` on a device: a real module through `TorchPolicy`, and for what share of the time the device works.
+"""Batching on a device: a real module through `TorchPolicy`, and for what share of the time the device works.
 
 The simulators sleep as before. They run so fast that the cores need half the time that the device needs: the device is
 what bounds, and a batcher should keep it busy.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -17,14 +17,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from batching_contenders import CONTENDERS, WAIT_S, Infer, Setting, request_for, run
-from batching_theory import Demand, demand
-from batching_work import Curve, draw
+from benchmarks.batching_setting import WAIT_S, Infer, Setting, request_for, run
+from benchmarks.batching_theory import demand
+from benchmarks.batching_work import Curve, draw
+from benchmarks.job import Job, Measured, Unavailable, answer
 from rollout.config import EvalConfig
 from rollout.policies.base import PolicySpec, Request
 from rollout.policies.torch import TorchPolicy
-
-__all__ = ["SMALL", "Measured", "Shape", "measure"]
 
 IMAGE, CHUNK, ACTION_DIM = "observation.images.top", 10, 7
 WARM_UPS, REPEATS = 5, 20
@@ -122,35 +121,27 @@ class Noted:
         return {"wall_s": wall_s, "policy_busy": self._marked.take_busy_s() / wall_s, "batches": batches}
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What `batching.py` makes a row of."""
-
-    curve: Curve  # of the device alone: no collating, no copies
-    demand: Demand
-    runs: dict[str, list[dict[str, Any]]]  # by contender; `policy_busy` is the device's, from the events
-
-
-def measure(
-    device: torch.device, rounds: int, episodes: int, *, cores: int, simulators: int, shape: Shape = Shape()
-) -> Measured:
-    """All contenders in turn, `rounds` times, in this process: the module is loaded and warmed up once."""
+def measure(job: Job) -> Measured:
+    """The share of the time that the device is in forwards, by its own clock."""
+    device, cores, simulators = torch.device(job.case["device"]), job.case["cores"], job.case["simulators"]
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise Unavailable("PyTorch finds no CUDA device: install a build of it for this GPU")
+    shape = SMALL if job.case.get("small") else Shape()
     marked = Marked(Vit(shape), device)
     dtype = "bf16" if device.type == "cuda" else "fp32"
     config = EvalConfig.create(targets=("gym:CartPole-v1",), device=str(device), dtype=dtype)
     request = request_for({IMAGE: np.zeros((shape.size, shape.size, 3), np.uint8), "task": ""})
-    runs: dict[str, list[dict[str, Any]]] = {contender: [] for contender in CONTENDERS}
     with TorchPolicy.evaluating(marked, config) as policy:
         curve = _curve(policy.infer, marked, request, simulators)
+        episodes = job.case["episodes"]
         in_life = demand(draw(episodes), curve, cores, simulators)
         drawn = draw(episodes, speed=2 * in_life.cores_s / in_life.policy_s)
         asked, noted = demand(drawn, curve, cores, simulators), Noted(policy.infer, marked)
         setting = Setting(drawn, cores=cores, simulators=simulators, infer=noted.infer, request=request)
-        for _ in range(rounds):
-            for contender, measured in runs.items():
-                wall_s = run(contender, setting, WAIT_S)
-                measured.append(noted.take(wall_s) | {"cores_busy": asked.cores_s / wall_s})
-    return Measured(curve, asked, runs)
+        wall_s = run(job.case["rule"], setting, WAIT_S)
+    seen = noted.take(wall_s)
+    extra = {"share_of_bound": asked.bound_s / wall_s, "curve": asdict(curve), "decisions": asked.decisions}
+    return Measured(seen["policy_busy"], {**seen, **extra})
 
 
 def _curve(infer: Infer, marked: Marked, request: Request, simulators: int) -> Curve:
@@ -168,3 +159,7 @@ def _curve(infer: Infer, marked: Marked, request: Request, simulators: int) -> C
     half_s, full_s = forward_s(half), forward_s(2 * half)
     each_s = min(max(0.0, (full_s - half_s) / half), half_s / half)
     return Curve(half_s - each_s * half, each_s)
+
+
+if __name__ == "__main__":
+    answer(measure)

@@ -1,26 +1,14 @@
-"""The benchmark of batching runs, and its bound is a bound."""
+"""The bound of the batching workload is a bound."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-# Its modules find each other as they do when the script runs.
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-import batching_cuda
-from batching_theory import best_rule, demand, simulated_s
-from batching_work import Cores, Curve, Drawn, draw
+from benchmarks.batching_theory import best_rule, demand, simulated_s
+from benchmarks.batching_work import Cores, Curve, Drawn, draw
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "batching.py"
-DEADLINE_S = 120
-CONTENDERS = ["greedy", "10 ms wait", "lock-step"]
 TWO = (Drawn(1.0, (2.0, 2.0)), Drawn(1.0, (2.0, 2.0)))
 ONE_AND_ONE = Curve(1.0, 1.0)  # t(1) = 2, t(2) = 3
 
@@ -74,37 +62,3 @@ def test_no_rule_is_faster_than_the_bound(
     asked = demand(episodes, curve, cores, simulators)
     assert max(asked.bound_s, asked.full_bound_s) <= taken_s * (1 + 1e-9)
     assert best_rule(episodes, curve, cores, simulators)[0] <= simulated_s(episodes, curve, cores, simulators)
-
-
-def test_a_quick_run_prints_a_table_and_json() -> None:
-    command = [sys.executable, str(SCRIPT), "--rounds", "1", "--only", "small policy"]
-    done = subprocess.run(
-        [*command, "--episodes", "8", "--speed", "100"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    table = [line.split(" | ")[0].removeprefix("| ") for line in done.stdout.splitlines() if line[:2] == "| "]
-    assert table[:4] == ["contender", *CONTENDERS]
-    row = json.loads(done.stdout.splitlines()[-1])[0]
-    assert row["name"] == "small policy"
-    assert list(row["runs"]) == CONTENDERS
-    for contender in CONTENDERS:
-        assert 0.0 < row["share_of_bound"][contender] <= 1.001
-    for contender in ("greedy", "10 ms wait"):
-        [run] = row["runs"][contender]
-        assert sum(int(size) * count for size, count in run["batches"].items()) == row["demand"]["decisions"]
-
-
-def test_the_device_part_runs_on_the_cpu_too() -> None:
-    measured = batching_cuda.measure(
-        torch.device("cpu"), 1, 6, cores=2, simulators=4, shape=batching_cuda.SMALL
-    )
-    assert list(measured.runs) == CONTENDERS
-    assert measured.curve(2) > 0.0
-    for [run] in measured.runs.values():
-        assert 0.0 < run["policy_busy"] <= 1.0
-    [run] = measured.runs["greedy"]
-    assert sum(size * count for size, count in run["batches"].items()) == measured.demand.decisions

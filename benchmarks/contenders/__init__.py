@@ -1,0 +1,1 @@
+"""What is measured: one module a contender, each run as `python -m` in a process of its own (see `benchmarks.job`)."""
