@@ -204,7 +204,9 @@ def test_what_is_copied_exists_and_is_not_ignored(image: Image) -> None:
         for path in paths
         if not origin
     ]
-    assert {"pyproject.toml", "src", "docker/build.lock", f"docker/{image.extra}.lock"} <= set(copied)
+    assert {"pyproject.toml", "src", "benchmarks", "docker/build.lock", f"docker/{image.extra}.lock"} <= set(
+        copied
+    )
     for path in copied:
         assert (ROOT / path).exists(), path
         assert not ignored(path), path

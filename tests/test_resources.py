@@ -10,6 +10,7 @@ import pytest
 from rollout.resources import (
     auto_workers,
     available_memory,
+    core_times,
     peak_memory,
     usable_cores,
     workers_that_fit,
@@ -162,6 +163,12 @@ def test_a_peak_is_told_without_what_other_processes_share(tmp_path: Path) -> No
     )
     assert peak_memory(7, tmp_path) == 4000 * 1024
     assert peak_memory(8, tmp_path) == 0
+
+
+def test_a_process_tells_how_long_it_computed_and_was_kept_from_a_core(tmp_path: Path) -> None:
+    FakeMachine.write(tmp_path / "7" / "schedstat", "2500000000 1250000000 42\n")
+    assert core_times(7, tmp_path) == (2.5, 1.25)
+    assert core_times(8, tmp_path) is None
 
 
 def test_the_peak_of_this_process_is_within_reason() -> None:

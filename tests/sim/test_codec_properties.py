@@ -25,6 +25,7 @@ from rollout.sim.protocol import (
     Build,
     Close,
     Command,
+    Cost,
     Describe,
     Failed,
     Release,
@@ -405,9 +406,10 @@ def test_an_array_that_contradicts_itself_is_refused(dtype: str, shape: tuple[in
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_time_that_no_record_can_hold_is_no_message(value: float) -> None:
-    got, faults = received(framed(ResetDone({}, value, 0.0)))
-    assert got == []
-    assert [type(fault) for fault in faults] == [msgspec.ValidationError]
+    for message in (ResetDone({}, value, 0.0), ResetDone({}, 0.0, 0.0, cost=Cost(render_cpu=value))):
+        got, faults = received(framed(message))
+        assert got == []
+        assert [type(fault) for fault in faults] == [msgspec.ValidationError]
 
 
 def test_a_space_whose_bounds_are_of_another_shape_is_no_description() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence, Sized
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ class Call(Struct, kw_only=True):
 
     began: float
     ended: float = 0.0
-    cpu_s: float = 0.0  # of all threads of this process
+    cpu_s: float = (
+        0.0  # CPU time of this process meanwhile, without that of the thread that made the `Forward`
+    )
     chunks: Sequence[Any] = ()
     error: BaseException | None = None
     forwards: list[tuple[int, float]] = []  # size and seconds of each, more than one where memory ran out
@@ -34,7 +37,8 @@ class Forward:
 
     def __init__(self, infer: Callable[[Sequence[Request]], Sequence[Any]], *, copies: bool = True) -> None:
         """`copies`: the next call may come before these chunks are used, and write into the same buffers."""
-        self._infer, self._kept, self._threaded = infer, _copied if copies else _as_it_is, copies
+        self._infer, self._kept = infer, _copied if copies else _as_it_is
+        self._maker, self._makers_clock = get_ident(), _clock_of_this_thread()
 
     def alone(self, request: Request) -> Any:
         """The chunk for one request, which nobody batches. Raises what the policy raises."""
@@ -42,15 +46,23 @@ class Forward:
 
     def __call__(self, requests: Sequence[Request]) -> Call:
         call = Call(began=time.perf_counter())
-        cpu_began = time.process_time() if self._threaded else 0.0
+        cpu_began = self._cpu_s()
         try:
             call.chunks = self._chunks(requests, call)
         except BaseException as exc:
             call.error = exc
         call.ended = time.perf_counter()
-        # Reading the CPU's clock takes a microsecond: as long as some policies on the loop's own thread, which use it.
-        call.cpu_s = time.process_time() - cpu_began if self._threaded else call.ended - call.began
+        call.cpu_s = max(0.0, self._cpu_s() - cpu_began)
         return call
+
+    def _cpu_s(self) -> float:
+        """CPU time until now, without the event loop's, which goes on beside a forward in the policy's thread."""
+        if self._makers_clock is None or get_ident() == self._maker:
+            return time.process_time()
+        try:
+            return time.process_time() - time.clock_gettime(self._makers_clock)
+        except OSError:  # that thread has ended: nobody waits for this forward
+            return time.process_time()
 
     def _chunks(self, requests: Sequence[Request], call: Call) -> Sequence[Any]:
         chunks = self._try(requests, call)
@@ -86,6 +98,11 @@ class Forward:
         if len(chunks) != len(requests):
             raise PolicyError(f"the policy returned {len(chunks)} action chunks for {len(requests)} requests")
         return chunks
+
+
+def _clock_of_this_thread() -> int | None:
+    """None where the system has no such clock that others may read."""
+    return time.pthread_getcpuclockid(get_ident()) if hasattr(time, "pthread_getcpuclockid") else None
 
 
 def blame(requests: Sequence[Request], error: BaseException) -> BaseException:

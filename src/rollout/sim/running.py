@@ -62,8 +62,8 @@ class RunningEpisode:
         rewards: list[float] = []
         observations: list[WireObservation] = []
         render_s, ended = 0.0, False
-        for action in chunk:
-            done = step(action, len(rewards) >= first_observed)
+        for index in range(len(chunk)):  # iterating over an array ends in an exception: 0.3 us
+            done = step(chunk[index], index >= first_observed)
             rewards.append(done.reward)
             if done.success is not None:
                 self._success = bool(done.success) or bool(self._success)

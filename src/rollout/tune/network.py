@@ -137,7 +137,6 @@ class _Play:
         batch = min(self._waiting, self._limit)
         self._waiting -= batch
         self._free -= 1
-        self._forwards += 1
         seconds, cores = self._supply.seconds(batch), self._supply.cores
         off = max(0.0, 1.0 - cores)  # one that needs less than a core waits for the rest of its time
         self._begin(_Job(seconds * off, seconds * (1.0 - off), max(1.0, cores), batch))
@@ -184,6 +183,7 @@ class _Play:
             self._waiting += 1
             return
         self._free += 1
+        self._forwards += 1
         self._decisions += job.batch
         for _ in range(job.batch):
             self._step()
