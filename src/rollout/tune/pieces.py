@@ -35,7 +35,8 @@ Specs = Callable[[int, TaskKey | None], EpisodeSpec | None]
 class Log(Struct, kw_only=True):
     """What some pieces took."""
 
-    builds: list[tuple[float, float]] = field(default_factory=list)  # wall and CPU seconds of each
+    # Wall and CPU seconds of each. The first reset of a simulator is a part of its build: it makes what renders.
+    builds: list[tuple[float, float]] = field(default_factory=list)
     resets: list[tuple[float, float]] = field(default_factory=list)
     chunks_s: list[float] = field(default_factory=list)  # from an answer until the simulator has done it
     cpu_s: float = 0.0  # of the workers, for all chunks
@@ -65,8 +66,8 @@ class _Over(Exception):
 
 
 async def play(stage: Stage, slots: Sequence[Slot], specs: Specs, policy: Policy, until_s: float) -> Log:
-    """Play what `specs` gives on all `slots` until `until_s` (of `time.perf_counter`); a piece stops between two
-    chunks then, and its worker can go on with another one.
+    """Play what `specs` gives on all `slots` until `until_s` (of `time.perf_counter`), each at least one chunk; a piece
+    stops between two chunks then, and its worker can go on with another one.
 
     Raises `RolloutError` where a simulator fails, and what the policy raises.
     """
@@ -109,7 +110,12 @@ async def _play(
     log: Log,
     until_s: float,
 ) -> None:
-    while time.perf_counter() < until_s and (spec := specs(slot.index, slot.holds)) is not None:
+    played = False  # once, however late it is: something must be known
+    while not (played and time.perf_counter() >= until_s):
+        spec = specs(slot.index, slot.holds)
+        if spec is None:
+            return
+        played = True
         family = spec.suite.partition(":")[0]
         timed = _Timed(slot, log, spec, stage.horizon, until_s)
         try:
@@ -143,6 +149,7 @@ class _Timed:
         self._until_s = until_s
         self._turn_s: float | None = None  # when the present turn began: with a decision's request
         self._steps = self._decisions = 0
+        self._building = False
 
     async def ready(self, family: str, options: Mapping[str, str]) -> None:
         """Have the slot's worker ready for the episode."""
@@ -156,21 +163,24 @@ class _Timed:
         return getattr(self._worker, name)
 
     async def build(self, suite: SuiteInfo, task_id: int) -> Built:
-        built = await self._worker.build(suite, task_id)
-        cpu_s = max(built.cost.cpu, _cpu_time(self._worker) - self._cpu_began)  # what it imported included
-        self._log.builds.append((time.perf_counter() - self._began, cpu_s))
-        return built
+        self._building = True
+        return await self._worker.build(suite, task_id)
 
     async def reset(self, command: Reset) -> ResetDone:
         command = structs.replace(command, spec=structs.replace(command.spec, horizon=self._horizon))
         began = time.perf_counter()
         done = await self._worker.reset(command)
-        self._turn_s = time.perf_counter()
-        self._log.resets.append((self._turn_s - began, done.cost.cpu))
+        self._turn_s = now = time.perf_counter()
+        if self._building:  # with what a new worker imports
+            self._building = False
+            cpu_s = _cpu_time(self._worker) - self._cpu_began
+            self._log.builds.append((now - self._began, cpu_s))
+        else:
+            self._log.resets.append((now - began, done.cost.cpu))
         return done
 
     def run(self, actions: Array | Items) -> Coroutine[None, None, RunDone]:
-        if time.perf_counter() >= self._until_s:
+        if self._decisions and time.perf_counter() >= self._until_s:
             raise _Over
         return self._run(actions)
 

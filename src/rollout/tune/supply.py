@@ -18,12 +18,12 @@ from rollout.tune.sample import Sampled
 
 __all__ = ["measure_supply"]
 
-WARM_UP, LEAST, MOST = 2, 3, 200  # forwards of each size
-A_WHILE_S = 0.6  # for each size, unless the least number takes longer
+LEAST, MOST = 3, 200  # forwards of each size
+A_WHILE_S = 0.5  # for each size, unless the least number takes longer
 
 
 async def measure_supply(sampled: Sampled, most: int, until_s: float) -> Supply:
-    """Measure batches of 1, 2, 4, … `most`, until `until_s` (of `time.perf_counter`) or where memory ends.
+    """Measure batches of 1, 2, and 4, … `most` until `until_s` (of `time.perf_counter`), or up to where memory ends.
 
     Raises `PolicyError` where the policy fails.
     """
@@ -43,7 +43,10 @@ async def measure_supply(sampled: Sampled, most: int, until_s: float) -> Supply:
                 seconds[part].append(part_s)
         fits = [call.fits for call in calls if call.fits is not None]
         limit = min(fits, default=limit)
-        if fits or size == largest or time.perf_counter() + 2 * took > until_s:
+        late = time.perf_counter() + 2 * took > until_s
+        if (
+            fits or size == largest or (late and size > 1)
+        ):  # of one size, nothing tells what a larger one costs
             break
         size = min(2 * size, largest)
     curve = {size: median(each) for size, each in seconds.items() if limit is None or size <= limit}
@@ -67,16 +70,15 @@ async def _at_once(sampled: Sampled, size: int) -> Sequence[Call]:
 
 
 def _forwards(sampled: Sampled, size: int) -> list[Call]:
-    """Those of one thread, without the first ones; an error ends them."""
+    """Those of one thread, without the first; the last one alone where it did not go well."""
     forward, calls = Forward(sampled.policy.infer, copies=not sampled.spec.inline), []
     began = time.perf_counter()
-    for number in range(WARM_UP + MOST):
-        call = forward(sampled.requests(size, number))
-        calls.append(call)
-        if number == WARM_UP - 1:
-            began = time.perf_counter()
-        long_enough = number + 1 >= WARM_UP + LEAST and call.ended > began + A_WHILE_S
-        if call.error is not None or call.fits is not None or long_enough:
+    for number in range(MOST):
+        calls.append(forward(sampled.requests(size, number)))
+        if calls[-1].error is not None or calls[-1].fits is not None:
+            return calls[-1:]
+        if number == 0:
+            began = calls[0].ended  # the first one prepares much: memory, compiled kernels
+        elif number >= LEAST and calls[-1].ended > began + A_WHILE_S:
             break
-    failed = calls[-1].error is not None or calls[-1].fits is not None
-    return calls[-1:] if failed else calls[WARM_UP:]
+    return calls[1:]
