@@ -1,7 +1,8 @@
-"""The end-to-end workloads' evaluations: what is evaluated, and how an episode's record is told. Standard library, numpy.
+"""The end-to-end workloads' evaluations: what is evaluated, and how an episode's record is told.
 
-An evaluation is of `episodes` episodes of every task, seeds 1000, 1001, … as `lerobot-eval` counts them. Its time is
-from imported packages and a policy that is there to the last result: workers, scenes and closing included, on every side.
+Standard library and numpy. An evaluation is of `episodes` episodes of every task, seeds 1000, 1001, … as `lerobot-eval`
+counts them. Its time begins with packages imported and a policy made, and ends with the last result: workers, scenes
+and closing are in it, on every side.
 """
 
 from __future__ import annotations
@@ -19,11 +20,18 @@ import numpy as np
 
 from benchmarks.job import Unavailable
 
-__all__ = ["SEED", "Clock", "Evaluation", "Recorded", "clocked", "record"]
+__all__ = ["SEED", "Clock", "Evaluation", "Recorded", "clocked", "record", "render_in_software"]
 
 SEED = 1000
 ACTIONS = {"libero": 7, "metaworld": 4}
 STATES = {"libero": 8, "metaworld": 4}
+
+
+def render_in_software() -> None:
+    """As ours does with `render="cpu"`, for a peer that would look for a display; the user's own setting wins. To be
+    called before any simulator is imported."""
+    os.environ.setdefault("MUJOCO_GL", "osmesa")
+    os.environ.setdefault("PYOPENGL_PLATFORM", os.environ["MUJOCO_GL"])
 
 
 @dataclass(frozen=True)
@@ -55,8 +63,10 @@ class Evaluation:
 def record(
     task: int, episode: int, actions: np.ndarray, success: bool, sum_reward: float
 ) -> tuple[int, int, int, bool, float, str]:
-    """(task, episode, steps, success, sum of rewards, digest of the executed actions): equal where two sides ran the same
-    episode."""
+    """(task, episode, steps, success, sum of rewards, digest of the executed actions).
+
+    Equal where two sides ran the same episode; `task` counts from 0 in the order given.
+    """
     executed = np.ascontiguousarray(actions, np.float32)
     digest = hashlib.sha1(executed.tobytes()).hexdigest()[:12]
     return task, episode, len(executed), bool(success), round(float(sum_reward), 4), digest

@@ -5,7 +5,6 @@ One process a task, the same episodes in the same order as ours: nobody builds a
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from benchmarks.evaluations import SEED, Evaluation, clocked, record
+from benchmarks.evaluations import SEED, Evaluation, clocked, record, render_in_software
 from benchmarks.job import Job, Measured, Unavailable, answer
 from benchmarks.small_policy import SmallPolicy
 from rollout.envs import libero_files
@@ -122,6 +121,7 @@ class Queues:
 
 def measure(job: Job) -> Measured:
     """Seconds of the evaluation."""
+    render_in_software()
     evaluation = Evaluation.of(job.case)
     if evaluation.policy != "small":
         raise Unavailable("plays the small policy alone")
@@ -163,5 +163,4 @@ def play(envs: Any, queues: Queues, evaluation: Evaluation) -> list[Any]:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("MUJOCO_GL", "osmesa")
     answer(measure)

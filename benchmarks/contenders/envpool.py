@@ -1,6 +1,8 @@
-"""EnvPool 1.2's Meta-World: physics, tasks and rewards in C++, its threads as many as cores. The limit of what a simulator's
-state can give: no policy and no Python in a step, the actions are drawn before. Its episodes are not ours: it draws its
-own goals."""
+"""EnvPool 1.2's Meta-World: physics, tasks and rewards in C++, as many threads as cores.
+
+The limit of what a simulator's state can give: no policy and no Python in a step, as the actions are drawn before. Its
+episodes are not ours, as it draws its own goals.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LeRobot 0.6.1's own evaluation, through the functions that `lerobot-eval` calls: what it does by default, without videos.
+"""LeRobot 0.6.1's own evaluation, through the functions that `lerobot-eval` calls, with its defaults but no videos.
 
 Runs in an environment of its own (`benchmarks.peers`): LeRobot, and nothing of ours but this package.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evaluations import SEED, Evaluation, Recorded, clocked, record
+from benchmarks.evaluations import SEED, Evaluation, Recorded, clocked, record, render_in_software
 from benchmarks.job import Job, Measured, Unavailable, answer
 
 STATE, PICTURES = (
@@ -27,6 +27,7 @@ STATE, PICTURES = (
 
 def measure(job: Job) -> Measured:
     """Seconds of the evaluation."""
+    render_in_software()
     evaluation = Evaluation.of(job.case)
     if evaluation.family == "libero":
         configure_libero()

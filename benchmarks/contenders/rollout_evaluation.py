@@ -111,6 +111,7 @@ def run(evaluation: Evaluation, policy: Any, **settings: Any) -> rollout.Report:
         seed=SEED,
         horizon=evaluation.horizon,
         options=size,
+        render="cpu",
         **settings,
     )
     if report.summary.overall.n_error:

@@ -1,6 +1,7 @@
-"""vla-eval 0.8's LIBERO, without its containers: a model server and two shards, each a process of its own, as its command
-line starts them. It renders both cameras at every step, resets hard, and follows its own protocol (binary gripper, its own
-seeds), so its episodes are as long as ours but not the same.
+"""vla-eval 0.8's LIBERO without its containers: a model server and shards, processes as its command line starts them.
+
+It renders both cameras at every step, resets hard, and follows its own protocol (binary gripper, its own seeds): its
+episodes are as long as ours, but not the same.
 
 Runs in an environment of its own (`benchmarks.peers`).
 """

@@ -29,7 +29,17 @@ def cases(quick: bool) -> Sequence[Case]:
                 Ratio(over=SUBPROC.name),
                 Ratio(over="plain loop"),
             ),
-        )
+        ),
+        # Without a policy, and with episodes of its own: what a simulator's state can give at most.
+        Case(
+            name=f"{TASK}, n = 16, beside physics in C++ with actions drawn before",
+            parameters={"n": 16, "task": TASK, "seed": SEED, "episodes_each": 2 if quick else 10},
+            contenders=(
+                Contender(name=OURS, module="rollout"),
+                Contender(name="EnvPool", module="envpool", peer="envpool"),
+            ),
+            ratios=(Ratio(of="EnvPool", over=OURS),),
+        ),
     ]
 
 

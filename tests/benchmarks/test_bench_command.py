@@ -41,7 +41,7 @@ def test_the_workloads_are_listed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("transprot",), "no workload 'transprot', did you mean 'transport'? (see `rollout bench --list`)"),
+        (("transprot",), "no workload 'transprot'; did you mean 'transport'? (see `rollout bench --list`)"),
         (("--compare", "no/such.json"), "cannot read no/such.json: No such file or directory"),
         (("--json", "no/such/file.json"), "cannot write no/such/file.json: give a file in a directory"),
     ],

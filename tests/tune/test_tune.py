@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import click
 import pytest
+from msgspec import structs
 
 import rollout
 from rollout.cli import cli
@@ -163,6 +164,17 @@ def test_the_printed_command_runs_the_same_plan(capfd: pytest.CaptureFixture[str
     assert params["max_batch"] >= 1
     for label in ("costs", "episodes", "memory", "binds", "run with", "expect", "shards"):
         assert label in done.stdout
+
+
+def test_a_configuration_file_of_a_run_will_do(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        f'targets = "{SLEEPING}"\npolicy = "tune_toys:Quick"\n'
+        'episodes = 2\nworkers = 7\nout = "runs/x"\nresume = true\n'
+    )
+    done = told("--config", str(file), "--budget", "1")
+    assert done.returncode == 0, done.stderr
+    assert parsed(done.stdout.splitlines()[-1])["file"] == str(file)
 
 
 def test_json_is_strict_and_has_the_command() -> None:
@@ -372,6 +384,14 @@ def test_growth_that_did_not_help_is_the_last() -> None:
     assert growth.advice(look(11.0, 180, 18.0, 0.1), CURVE, more) is None
     assert growth.advice(look(21.0, 340, 34.0, 0.2), CURVE, more) is None  # as quick as before
     assert growth.advice(look(31.0, 900, 50.0, 0.3), CURVE, more) is None
+
+
+def test_growth_that_finds_nothing_looks_less_and_less_often() -> None:
+    growth, full = Growth(cores=2), structs.replace(AHEAD, most=4)
+    growth.advice(look(0.0, 0, 0.0, 0.0), CURVE, full)
+    assert growth.advice(look(4.0, 64, 6.4, 0.1), CURVE, full) is None  # nothing fits
+    assert growth.advice(look(8.0, 128, 12.8, 0.2), CURVE, AHEAD) is None  # too soon
+    assert growth.advice(look(12.0, 192, 19.2, 0.3), CURVE, AHEAD) is not None
 
 
 # Clocks of processes

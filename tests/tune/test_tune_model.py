@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from rollout.tune.curve import Curve
+from rollout.tune.demand import Asked, Costs, as_demand
 from rollout.tune.forecast import Course, Effort, forecast
 from rollout.tune.lengths import Seen, mean_length
 from rollout.tune.network import Demand, Network, Supply, flow
+from rollout.tune.pieces import Log
 from rollout.tune.recommend import Choice, Plan, best_batch, bound, choose, recommend, shards
 from rollout.types import EpisodeSpec
 
@@ -177,6 +180,21 @@ def test_a_policy_on_the_cores_slows_the_simulators_down() -> None:
 def test_the_same_costs_give_the_same_flow() -> None:
     net = network(cpu_s=0.01, rest_s=0.02, call_s=0.03)
     assert flow.__wrapped__(net, 6, 4) == flow.__wrapped__(net, 6, 4)
+
+
+def test_a_window_with_the_quick_tasks_is_corrected_for_the_plans() -> None:
+    quick, slow, unseen = ("gym:x", 0), ("gym:x", 1), ("gym:x", 2)
+    pieces = Log(turns=Counter({quick: 10, slow: 10}), cpu_s={quick: 1.0, slow: 3.0})
+    window = Log(turns=Counter({quick: 90, slow: 10}), cpu_s={quick: 9.0, slow: 3.0}, chunks_s=[0.1] * 100)
+    costs = Costs([pieces, window])
+    assert costs.mean({quick: 1.0, slow: 1.0}) == pytest.approx(0.2)
+    assert costs.mean({slow: 5.0, unseen: 70.0}) == pytest.approx(0.3)
+    asked = Asked(simulators=4, turn_s=0.5, cpu_s=0.125, spread=(1.0,), elsewhere=0.0, log=window)
+    even = as_demand([asked], 2, {quick: 1.0, slow: 1.0}, costs)
+    assert even.cpu(4) == pytest.approx(0.125 + 0.2 - 0.12)
+    assert even.turn(4) == pytest.approx(0.5 + 2 * (0.2 - 0.12))  # four on two cores
+    same = as_demand([asked], 2, window.turns, costs)
+    assert (same.cpu(4), same.turn(4)) == pytest.approx((0.125, 0.5))
 
 
 # Forecasts

@@ -53,7 +53,9 @@ class ExpertPolicy:
     """Scripted experts that read the simulator's full state (`observation.environment_state`): Meta-World's own 50,
     and ours for LIBERO."""
 
-    spec = PolicySpec(observation_keys=("observation.environment_state",), families=("metaworld", "libero"))
+    spec = PolicySpec(
+        observation_keys=("observation.environment_state",), families=("metaworld", "libero"), inline=True
+    )
 
     def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
         """The script of this task."""

@@ -24,7 +24,7 @@ class LiberoExpert:
     `control_mode=relative`. Deterministic: what it does depends on the states that it was shown, and on nothing else.
     """
 
-    spec = PolicySpec(observation_keys=(ENVIRONMENT_STATE,), families=("libero",))
+    spec = PolicySpec(observation_keys=(ENVIRONMENT_STATE,), families=("libero",), inline=True)
 
     def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
         """The task's script. Raises `UsageError` for a goal that no skill serves, and for absolute control."""

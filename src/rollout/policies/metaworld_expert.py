@@ -22,7 +22,7 @@ class MetaWorldExpert:
     MuJoCo the gripper's control, so the clipping changes no bit of a trajectory, reward included.
     """
 
-    spec = PolicySpec(observation_keys=(ENVIRONMENT_STATE,), families=("metaworld",))
+    spec = PolicySpec(observation_keys=(ENVIRONMENT_STATE,), families=("metaworld",), inline=True)
 
     def open_session(self, episode: EpisodeSpec, task: TaskInfo) -> Session:
         """The task's script. Raises `UsageError` outside Meta-World."""

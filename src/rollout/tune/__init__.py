@@ -35,9 +35,15 @@ async def tune(
     from rollout.tune.tuning import conclude
 
     targets = (targets,) if isinstance(targets, str) else tuple(targets)
-    config = EvalConfig.create(
-        **{**settings, "targets": targets, "workers": "auto", "max_batch": "auto", "out": None}
-    )
+    measuring = {
+        "targets": targets,
+        "workers": "auto",
+        "max_batch": "auto",
+        "out": None,
+        "resume": False,
+        "video": "none",
+    }
+    config = EvalConfig.create(**settings | measuring)
     measured = await measure(policy, config, budget_s, age_s)
     return conclude(
         measured,

@@ -12,14 +12,14 @@ from msgspec import Struct, structs
 
 from rollout.engine.scheduler import TaskKey
 from rollout.engine.slots import Slot
+from rollout.policies.base import Policy
 from rollout.resources import cpu_time, machine_time
 from rollout.tune.curve import Curve
 from rollout.tune.network import SPREAD, Demand
 from rollout.tune.pieces import Log, Stage, play
-from rollout.tune.sample import Instant
 from rollout.types import EpisodeSpec
 
-__all__ = ["Asked", "Tour", "as_demand", "measure_demand"]
+__all__ = ["Asked", "Costs", "Tour", "as_demand", "measure_demand"]
 
 ENOUGH = 4  # episodes of a task
 QUANTILES = 32
@@ -70,7 +70,7 @@ async def measure_demand(
     stage: Stage,
     slots: Sequence[Slot],
     specs: Mapping[TaskKey, EpisodeSpec],
-    instant: Instant,
+    policy: Policy,
     window_s: float,
 ) -> Asked:
     """Play pieces on all `slots` for `window_s`, each with the task that it holds; those that hold none of `specs` get
@@ -87,21 +87,21 @@ async def measure_demand(
         return specs.get(holds or keys[0]) or specs[keys[slot % len(keys)]]
 
     if build:
-        await play(structs.replace(stage, horizon=1), slots, first, instant, inf)
+        await play(structs.replace(stage, horizon=1), slots, first, policy, inf)
     ours, theirs, machine, began = (
         time.process_time(),
         _workers_time(slots),
         machine_time(),
         time.perf_counter(),
     )
-    log = await play(stage, slots, more, instant, began + window_s)
+    log = await play(stage, slots, more, policy, began + window_s)
     took_s = time.perf_counter() - began
     ours, theirs = time.process_time() - ours, _workers_time(slots) - theirs
     decisions = max(1, log.decisions)
     return Asked(
         simulators=len(slots),
         turn_s=log.stepping_s / decisions,
-        cpu_s=(log.cpu_s + ours) / decisions,
+        cpu_s=(sum(log.cpu_s.values()) + ours) / decisions,
         spread=_spread(log.chunks_s),
         elsewhere=max(0.0, machine_time() - machine - ours - theirs) / took_s,
         log=log,
@@ -113,20 +113,43 @@ def _workers_time(slots: Sequence[Slot]) -> float:
     return sum(cpu_time(slot.worker.pid) for slot in slots if slot.worker is not None and slot.worker.pid)
 
 
-def as_demand(asked: Sequence[Asked], cores: int) -> Demand:
-    """One description of all that was measured."""
+def as_demand(asked: Sequence[Asked], cores: int, mix: Mapping[TaskKey, float], costs: Costs) -> Demand:
+    """One description of all that was measured, for decisions that are spread over tasks as `mix` says: a window had
+    few tasks, and most decisions of the quickest."""
     by_number = sorted(asked, key=lambda each: each.simulators)
     alone = [each for each in by_number if each.simulators <= cores] or by_number
-    cpu_s = [(each.simulators, each.cpu_s) for each in by_number]
-    turn_s = [(each.simulators, each.turn_s) for each in by_number]
-    (before, less_s), (last, more_s) = ((0, 0.0), *turn_s)[-2:]
+    cpu_s, turn_s = [], []
+    for each in by_number:
+        more_s = costs.mean(mix) - costs.mean(each.log.turns)
+        cpu_s.append((each.simulators, max(0.0, each.cpu_s + more_s)))
+        turn_s.append((each.simulators, each.turn_s + more_s * max(1.0, each.simulators / cores)))
+    (before, less_s), (last, last_s) = ((0, 0.0), *turn_s)[-2:]
     # Beyond what was measured: as it was going, and computing what it did.
-    onward_s = max(0.0, more_s - less_s) / (last - before) * (FAR - 1) * last
+    onward_s = max(0.0, last_s - less_s) / (last - before) * (FAR - 1) * last
     return Demand(
-        turn=Curve((*turn_s, (FAR * last, more_s + onward_s))),
-        cpu=Curve((*cpu_s, (FAR * last, by_number[-1].cpu_s))),
+        turn=Curve((*turn_s, (FAR * last, last_s + onward_s))),
+        cpu=Curve((*cpu_s, (FAR * last, cpu_s[-1][1]))),
         spread=max(alone, key=lambda each: each.log.decisions).spread,
     )
+
+
+class Costs:
+    """CPU seconds of a decision by task, as far as tasks were played."""
+
+    def __init__(self, logs: Sequence[Log]) -> None:
+        keys = {key for log in logs for key in log.turns}
+        self._each = {
+            key: sum(log.cpu_s.get(key, 0.0) for log in logs) / sum(log.turns[key] for log in logs)
+            for key in keys
+        }
+
+    def mean(self, mix: Mapping[TaskKey, float]) -> float:
+        """Of decisions so many of each task; a task that nobody played is taken for the others' mean."""
+        known = {key: count for key, count in mix.items() if key in self._each}
+        total = sum(known.values())
+        if not total:
+            return fmean(self._each.values()) if self._each else 0.0
+        return sum(self._each[key] * count for key, count in known.items()) / total
 
 
 def _spread(chunks_s: Sequence[float]) -> tuple[float, ...]:

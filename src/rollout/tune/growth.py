@@ -14,7 +14,10 @@ from rollout.tune.recommend import CLEARLY, best_batch
 
 __all__ = ["Advice", "Growth", "Look", "Stretch"]
 
-LEAST_S, LEAST_DECISIONS = 3.0, 40  # of a stretch that tells something
+LEAST_S, LEAST_DECISIONS = (
+    3.0,
+    40,
+)  # of a stretch that tells something; each in vain makes the next twice as long
 KEPT = 0.5  # of the gain that was promised: with less, the next promise is worth nothing
 FAR = 1000
 
@@ -57,6 +60,7 @@ class Growth:
         self._before: tuple[float, float] | None = (
             None  # decisions a second before it grew, and times promised
         )
+        self._in_vain = 0  # stretches that advised nothing: thinking takes time from the run
         self._ended = False  # growing did not help
 
     def interrupted(self) -> None:
@@ -73,9 +77,10 @@ class Growth:
             self._first = look
             return None
         took_s, decisions = look.at_s - first.at_s, look.decisions - first.decisions
-        if self._ended or took_s < LEAST_S or decisions < LEAST_DECISIONS:
+        if self._ended or took_s < LEAST_S * 2**self._in_vain or decisions < LEAST_DECISIONS:
             return None
         self._first = look
+        self._in_vain += 1
         if not self._kept(decisions / took_s):
             return None
         network = self._network(first, look, curve, ahead.workers)
@@ -91,7 +96,7 @@ class Growth:
         if build_s + left_s / times > left_s / CLEARLY:
             return None
         self._before = (decisions / took_s, times)
-        self._first = None
+        self._first, self._in_vain = None, 0
         return Advice(workers=more, max_batch=batch)
 
     def _kept(self, rate: float) -> bool:
@@ -106,7 +111,7 @@ class Growth:
         turn_s = (look.busy_s - first.busy_s) / decisions
         # A simulator cannot compute for longer than it was busy on a core.
         crowded = max(1.0, workers / self._cores)
-        cpu_s = min((look.cpu_s - first.cpu_s) / decisions, turn_s)
+        cpu_s = min(max(0.0, look.cpu_s - first.cpu_s) / decisions, turn_s)
         rest_s = max(0.0, turn_s - cpu_s * crowded)
         far = max(self._cores, workers) * FAR
         turn = Curve(((workers, rest_s + cpu_s * crowded), (far, rest_s + cpu_s * far / self._cores)))

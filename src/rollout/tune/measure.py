@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import ceil
 from statistics import fmean, median
@@ -21,10 +22,10 @@ from rollout.policies.base import Policy
 from rollout.policies.load import policy_name
 from rollout.rendering import Backend, require_rendering
 from rollout.resources import available_memory, peak_memory, usable_cores, workers_that_fit
-from rollout.tune.demand import Asked, Tour, as_demand, measure_demand
+from rollout.tune.demand import Asked, Costs, Tour, as_demand, measure_demand
 from rollout.tune.forecast import Course, Effort
 from rollout.tune.lengths import mean_length
-from rollout.tune.network import Network, Supply
+from rollout.tune.network import Network, Supply, flow
 from rollout.tune.pieces import Log, Stage, play
 from rollout.tune.recommend import Plan
 from rollout.tune.sample import Instant, Sampled
@@ -41,13 +42,15 @@ MOST_WINDOW_S = 4.0
 ENDS = 0.7  # of a window: when its pieces end
 GROWS = 1.3  # times the demand for twice the simulators: twice as many again are worth a look
 MOST_SIMULATORS = 64
+LEAST_FRICTION, MOST_FRICTION = 0.8, 1.6
 CANDIDATES = ("bf16", "fp16")
 
 
 class Measured(Struct, frozen=True, kw_only=True):
     """What was found out."""
 
-    plan: Plan
+    plan: Plan  # its network corrected by
+    friction: float  # how much longer a decision took with both than the model says
     start_s: float  # until the policy was open and the tasks listed
     pieces: Log  # with the policy itself
     asked: tuple[Asked, ...]  # with an instant one
@@ -125,9 +128,14 @@ class _Measuring:
         logs = (pieces, *(each.log for each in asked))
         decisions = _decisions(self._specs, pieces, logs)
         course = Course(build=build, reset=_reset(asked[0].log, pieces), decisions=decisions)
-        network = Network(demand=as_demand(asked, self._cores), supply=supply, cores=self._cores)
+        episodes = Counter(spec.task_key for spec in self._specs)
+        mix = {key: episodes[key] * each for key, each in decisions.items()}
+        demand = as_demand(asked, self._cores, mix, Costs(logs))
+        friction = await self._friction(asked, supply, Costs(logs), len(slots))
+        network = Network(demand=demand, supply=supply, cores=self._cores)
         return Measured(
-            plan=Plan(specs=self._specs, course=course, network=network),
+            plan=Plan(specs=self._specs, course=course, network=network.times(friction)),
+            friction=friction,
             start_s=start_s,
             pieces=pieces,
             asked=asked,
@@ -164,10 +172,26 @@ class _Measuring:
             await self._ask(number, instant)
 
     async def _ask(self, number: int, instant: Instant) -> None:
-        specs = {key: spec for key, spec in self._first.items() if key in self._sampled.chunks}
         stage = structs.replace(self._stage, horizon=self._horizon())
         slots = self._engine.first_slots(number)
-        self._asked.append(await measure_demand(stage, slots, specs, instant, self._window_s))
+        self._asked.append(
+            await measure_demand(stage, slots, self._seen(), cast(Policy, instant), self._window_s)
+        )
+
+    async def _friction(self, asked: Sequence[Asked], supply: Supply, costs: Costs, workers: int) -> float:
+        """The model against simulators and policy together, which get into each other's way: caches, Python's lock."""
+        policy, stage = cast(Policy, self._sampled), self._stage
+        slots = self._engine.first_slots(workers)
+        both = await measure_demand(stage, slots, self._seen(), policy, self._window_s)
+        demand = as_demand(asked, self._cores, both.log.turns, costs)
+        told = flow(Network(demand=demand, supply=supply, cores=self._cores), workers, supply.most or workers)
+        return min(max(told.decisions_per_s / both.decisions_per_s, LEAST_FRICTION), MOST_FRICTION)
+
+    def _seen(self) -> dict[TaskKey, EpisodeSpec]:
+        """The first episode of every task that was played."""
+        return {
+            spec.task_key: spec for spec in reversed(self._specs) if spec.task_key in self._sampled.chunks
+        }
 
     def _horizon(self) -> int | None:
         """Of pieces that come to their end within a window: then they tell what rendering takes."""
@@ -180,10 +204,6 @@ class _Measuring:
     @property
     def _window_s(self) -> float:
         return min(MOST_WINDOW_S, WINDOW * self._budget_s)
-
-    @property
-    def _first(self) -> dict[TaskKey, EpisodeSpec]:
-        return {spec.task_key: spec for spec in reversed(self._specs)}
 
     def _scales(self) -> bool:
         """Whether the last step up gave clearly more."""

@@ -14,6 +14,7 @@ from math import inf
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rollout.tune.curve import Curve
 
@@ -59,6 +60,15 @@ class Network(Struct, frozen=True, kw_only=True):
     demand: Demand
     supply: Supply
     cores: int
+
+    def times(self, factor: float) -> Network:
+        """The same, all of it so many times as long."""
+        demand, supply = self.demand, self.supply
+        return Network(
+            demand=replace(demand, turn=demand.turn.times(factor), cpu=demand.cpu.times(factor)),
+            supply=replace(supply, seconds=supply.seconds.times(factor)),
+            cores=self.cores,
+        )
 
 
 class Flow(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
@@ -39,7 +39,10 @@ class Log(Struct, kw_only=True):
     builds: list[tuple[float, float]] = field(default_factory=list)
     resets: list[tuple[float, float]] = field(default_factory=list)
     chunks_s: list[float] = field(default_factory=list)  # from an answer until the simulator has done it
-    cpu_s: float = 0.0  # of the workers, for all chunks
+    cpu_s: dict[TaskKey, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )  # of the workers, for chunks
+    turns: Counter[TaskKey] = field(default_factory=Counter)  # chunks that were executed
     stepping_s: float = 0.0  # whole turns, waits for the policy included, summed over workers
     steps: int = 0
     cost: Cost = Cost()  # of the pieces that came to an end: of them alone is it told,
@@ -188,7 +191,8 @@ class _Timed:
         cpu_began, began = _cpu_time(self._worker), time.perf_counter()
         done = await self._worker.run(actions)
         ended, log = time.perf_counter(), self._log
-        log.cpu_s += _cpu_time(self._worker) - cpu_began
+        log.cpu_s[self._spec.task_key] += _cpu_time(self._worker) - cpu_began
+        log.turns[self._spec.task_key] += 1
         log.chunks_s.append(ended - began)
         log.stepping_s += ended - (self._turn_s or began)
         self._turn_s = ended

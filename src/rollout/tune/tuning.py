@@ -81,7 +81,7 @@ def conclude(
     choice = recommend(plan, most)
     limited = most == measured.fitting and choice.workers >= most < len(plan.specs)
     roomier = recommend(plan, ROOMIER * most) if limited else None
-    supply, alone = plan.network.supply, measured.asked[0]
+    supply, alone = measured.supplies[dtype], measured.asked[0]
     turn_s = fmean(alone.log.chunks_s) if alone.log.decisions else alone.turn_s
     told = sum(each.log.told for each in measured.asked)
     render_s = sum(each.log.cost.render for each in measured.asked) / told if told else None
@@ -134,7 +134,8 @@ def _quicker(measured: Measured, choice: Choice, dtype: str) -> str | None:
     plan = measured.plan
 
     def wall_s(supply: Supply) -> float:
-        network = structs.replace(plan.network, supply=supply)
+        slower = structs.replace(supply, seconds=supply.seconds.times(measured.friction))
+        network = structs.replace(plan.network, supply=slower)
         return choose(structs.replace(plan, network=network), choice.workers).forecast.wall_s
 
     walls = {each: wall_s(supply) for each, supply in measured.supplies.items() if each != dtype}
