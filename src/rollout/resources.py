@@ -73,10 +73,16 @@ def peak_memory(pid: int, proc: Path = PROC) -> int:
     return max(0, peak - shared) * 1024
 
 
-def memory_held(pid: int, proc: Path = PROC) -> int:
-    """Bytes that process `pid` holds now, what it shares with others included; 0 where it is gone. 20 us."""
+def memory_held(pid: int, proc: Path = PROC, *, own: bool = False) -> int:
+    """Bytes that process `pid` holds now; 0 where it is gone. 20 us.
+
+    Pages of files, and of memory that it shares with its parent, count unless only its `own` are asked for.
+    """
     fields = _read(proc / str(pid) / "statm").split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
+    if len(fields) < 3:
+        return 0
+    pages = int(fields[1]) - (int(fields[2]) if own else 0)
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_time(pid: int) -> float:

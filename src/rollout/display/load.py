@@ -46,10 +46,11 @@ def limit_now(
     """What binds at present: over the last `wall_s` seconds, in which the counters rose by so much."""
     states = counters.workers
     active = sum(task.active for task in counters.tasks.values())
+    working = sum(state is not WorkerState.IDLE for state in states)
+    if 2 * sum(state in SETTING_UP for state in states) > working:
+        return Limit.START_UP
     if 0 < active < len(states) and counters.done + active >= counters.planned:
         return Limit.LONGEST
-    if 2 * sum(state in SETTING_UP for state in states) > len(states):
-        return Limit.START_UP
     busy_s = max(0.0, sim_busy_s)
     cpu_s = busy_s * _cpu_share(counters.work)
     return _limit(

@@ -42,7 +42,8 @@ class Forward:
 
     def alone(self, request: Request) -> Any:
         """The chunk for one request, which nobody batches. Raises what the policy raises."""
-        return self._checked([request])[0]
+        (chunk,) = self._checked([request])
+        return chunk
 
     def __call__(self, requests: Sequence[Request]) -> Call:
         call = Call(began=time.perf_counter())

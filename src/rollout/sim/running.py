@@ -69,14 +69,16 @@ class RunningEpisode:
                 self._success = bool(done.success) or bool(self._success)
             if done.unreadable:
                 self._unreadable = True
-            if self._video is not None:
-                render_s += self.film()
             out_of_time = len(rewards) >= left
             ended = done.terminated or done.truncated or out_of_time
+            if (
+                done.observation is not None and not ended
+            ):  # first of all: it may be a buffer that `render` draws into
+                observations.append(self.pack(done.observation))
+            if self._video is not None:
+                render_s += self.film()
             if ended:
                 break
-            if done.observation is not None:
-                observations.append(self.pack(done.observation))
         self._steps += len(rewards)
         filmed = ended and self._finish_video()
         took = time.perf_counter() - began

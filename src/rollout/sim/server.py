@@ -149,10 +149,11 @@ class Server:
             raise ProtocolError("a reset came before its simulator was built")
         observation = simulator.reset(spec, command.observe)
         self._episode = episode = RunningEpisode(simulator, command, self._slab, self._umask)
+        packed = episode.pack(observation)  # before a picture is drawn, maybe into the same buffer
         render_s = episode.film()
         reset_s = time.perf_counter() - began - render_s
         return ResetDone(
-            episode.pack(observation),
+            packed,
             reset_s,
             render_s,
             bool(getattr(simulator, "success_at_reset", False)),

@@ -160,7 +160,7 @@ def receive(descriptor: int, parser: FrameParser) -> Sequence[bytearray | memory
     """Receive once. None at the end of the stream."""
     if parser.idle:
         data = os.read(descriptor, READ_SIZE)
-        # Exactly one frame, nearly always, since both sides take turns. Its arrays are small, and will be copied.
+        # Exactly one frame, nearly always, since both sides take turns. Its arrays are read-only, and copied soon.
         if len(data) > _LENGTH.size and _LENGTH.unpack_from(data)[0] == len(data) - _LENGTH.size:
             return (memoryview(data)[_LENGTH.size :],)
     elif parser.room > READ_SIZE:

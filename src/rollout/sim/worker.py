@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Mapping
@@ -64,6 +65,7 @@ class WorkerProcess(Calls):
         self._condemned = False
         self._exited = anyio.Event()
         ours, theirs = open_pipes()
+        slab = None
         try:
             slab = open_slab()
             self._slab = SlabReader(slab)
@@ -74,6 +76,8 @@ class WorkerProcess(Calls):
             raise
         finally:
             theirs.close()
+            if slab is not None:
+                os.close(slab)
         self._connection = LoopConnection(ours, self._on_reply, self._on_fault)
 
     @property
@@ -83,8 +87,8 @@ class WorkerProcess(Calls):
 
     @property
     def memory(self) -> int:
-        """Bytes that it holds now; 0 where that is not known."""
-        return memory_held(self.pid) if self.pid is not None else 0
+        """Bytes that it holds now for itself; 0 where that is not known."""
+        return memory_held(self.pid, own=True) if self.pid is not None else 0
 
     def check_deadline(self, now: float) -> None:
         """Kill the worker if its call is overdue (`now` from `time.monotonic`)."""
