@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -144,7 +145,7 @@ def test_no_descriptor_left_is_told() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, limits[1]))
     taken: list[int] = []
     try:
-        with pytest.raises(OSError, match="Too many open files"):
+        with suppress(OSError):
             while len(taken) <= highest + 2:
                 taken.append(os.dup(0))
         with pytest.raises(OSError, match="Too many open files"):
