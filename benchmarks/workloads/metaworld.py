@@ -38,7 +38,7 @@ def cases(quick: bool) -> Sequence[Case]:
                 Contender(name=OURS, module="rollout"),
                 Contender(name="EnvPool", module="envpool", peer="envpool"),
             ),
-            ratios=(Ratio(of="EnvPool", over=OURS),),
+            ratios=(Ratio(over="EnvPool"),),
         ),
     ]
 

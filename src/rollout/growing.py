@@ -93,6 +93,7 @@ class Grower:
 
     def _ahead(self, pids: Sequence[int], waiting: int) -> Stretch:
         counters, workers = self._counters, len(self._counters.workers)
+        work = counters.work
         each = max(map(peak_memory, pids), default=0)
         fitting = workers_that_fit(available_memory(), each / 1e9) if each else 0
         begun = counters.done - counters.resumed + sum(task.active for task in counters.tasks.values()) / 2
@@ -100,5 +101,5 @@ class Grower:
             workers=workers,
             most=min(workers + fitting, workers + waiting, max(MOST_WORKERS, 4 * self._cores)),
             decisions=waiting * counters.decisions / max(1.0, begun),
-            build_s=counters.work.build / workers or self._build_s,
+            build_s=work.build / work.built if work.built else self._build_s,
         )

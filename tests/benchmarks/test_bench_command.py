@@ -42,6 +42,8 @@ def test_the_workloads_are_listed() -> None:
     ("arguments", "said"),
     [
         (("transprot",), "no workload 'transprot'; did you mean 'transport'? (see `rollout bench --list`)"),
+        (("transport", "--case", "nosuch"), "no case has 'nosuch' in its name: there are n = "),
+        (("--plots", "/proc/nowhere"), "cannot write into /proc/nowhere"),
         (("--compare", "no/such.json"), "cannot read no/such.json: No such file or directory"),
         (("--json", "no/such/file.json"), "cannot write no/such/file.json: give a file in a directory"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_harness import OURS, THEIRS, a_case, a_record, by_hand
@@ -11,6 +12,8 @@ from benchmarks.compare import compare
 from benchmarks.harness import Options, run
 from benchmarks.record import CaseRecord, Record, write_record
 from benchmarks.workload import Ratio
+from benchmarks.workloads import NAMES, load
+from rollout.errors import UsageError
 
 OVER = Ratio(over="AsyncVectorEnv")
 
@@ -47,9 +50,49 @@ def test_what_is_new_or_missing_is_said_and_does_not_fail() -> None:
     assert not found.failed
     assert found.lines() == [
         "display, n = 4, rollout / AsyncVectorEnv: new, 4",
-        "memory: not measured",
+        "memory, n = 4, rollout / AsyncVectorEnv: 2 → not measured",
         "metaworld: not measured",
     ]
+
+
+def test_a_ratio_that_is_gone_because_we_failed_is_a_failure() -> None:
+    broken = one(None, "memory")
+    broken.sides[0].note = "AssertionError: no"
+    found = compare(a_record(one(3.0), one(2.0, "memory")), a_record(one(3.0), broken))
+    assert found.failed
+    assert found.lines() == [
+        "memory, n = 4, rollout / AsyncVectorEnv: 2 → rollout failed: AssertionError: no"
+    ]
+
+
+def test_every_ratio_is_ours_over_theirs_so_that_a_fall_is_ours() -> None:
+    ratios = [
+        ratio
+        for name in NAMES
+        for quick in (True, False)
+        for case in load(name).cases(quick)
+        for ratio in case.ratios
+    ]
+    assert len(ratios) > 20
+    assert {ratio.of for ratio in ratios if ratio.over is not None} == {OURS.name}
+
+
+def test_records_of_other_commits_are_not_shown_as_one(tmp_path: Path) -> None:
+    other = a_record(one(3.0))
+    other.commit = "def"
+    for name, record in {"a.json": a_record(one(3.0)), "b.json": other}.items():
+        write_record(tmp_path / name, record)
+    with pytest.raises(UsageError, match="of other machines, versions or commits"):
+        run(Options(measured=[tmp_path / "a.json", tmp_path / "b.json"]))
+
+
+@pytest.mark.parametrize(
+    "setting", [{"workloads": ["transport"]}, {"case": "n"}, {"rounds": 3}, {"peers": True}]
+)
+def test_what_was_measured_takes_no_settings(tmp_path: Path, setting: dict[str, Any]) -> None:
+    write_record(tmp_path / "a.json", a_record(one(3.0)))
+    with pytest.raises(UsageError, match="--from shows what was measured"):
+        run(Options(measured=[tmp_path / "a.json"], **setting))
 
 
 def test_other_parameters_make_another_case() -> None:

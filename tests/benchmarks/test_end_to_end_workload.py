@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import peers
-from benchmarks.contenders import lerobot_eval
+from benchmarks import peers, process
 from benchmarks.evaluations import Evaluation, Recorded, record
 from benchmarks.job import Unavailable
 from benchmarks.process import run_contender
@@ -103,9 +103,48 @@ def test_a_peer_without_its_python_says_which_one_it_needs(
         peers.interpreter("lerobot")
 
 
-def test_peers_import_nothing_of_ours_but_the_benchmarks() -> None:
-    for module in (lerobot_eval, peers):
-        names = [
-            name for name in vars(module).values() if getattr(name, "__module__", "").startswith("rollout")
-        ]
-        assert not names
+def _executable(path: Path, script: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_python_that_fails_is_not_installed_and_pyenv_is_asked_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("ROLLOUT_BENCH_PEER_LEROBOT", raising=False)
+    _executable(tmp_path / "bin" / "python3.12", "exit 127")
+    remedy = r"^lerobot needs python3\.12.*: install Python 3\.12, or set ROLLOUT_BENCH_PEER_LEROBOT=/path/to/python$"
+    with pytest.raises(Unavailable, match=remedy):
+        peers.interpreter("lerobot")
+    _executable(tmp_path / "bin" / "pyenv", f"echo '{tmp_path}'")
+    _executable(tmp_path / "versions" / "3.11.7" / "bin" / "python", "exit 0")
+    _executable(tmp_path / "versions" / "3.12.0" / "bin" / "python", "exit 1")
+    works = _executable(tmp_path / "versions" / "3.12.1" / "bin" / "python", "exit 0")
+    assert peers._base() == works
+
+
+def test_a_peer_gets_the_harness_alone_and_not_the_path_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/of/the/user")
+    assert process._environ(LEROBOT)["PYTHONPATH"] == str(process.FOLDER)
+    assert process._environ(OURSELVES)["PYTHONPATH"] == f"{process.FOLDER}{os.pathsep}/of/the/user"
+
+
+@pytest.mark.parametrize("module", ["lerobot_eval", "vla_eval", "envpool"])
+def test_peers_import_nothing_of_ours_but_the_benchmarks(module: str) -> None:
+    code = (
+        f"import sys, benchmarks.contenders.{module}\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('rollout', 'msgspec')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(process.FOLDER)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

@@ -143,7 +143,9 @@ def test_the_table_says_ratios_targets_and_shares() -> None:
     table = as_markdown(
         a_record(by_hand(faster, rollout=[25000.0], AsyncVectorEnv=[10000.0]), by_hand(share, rollout=[0.96]))
     ).splitlines()
-    assert table[0].startswith("2026-01-02, commit abc, 2 rounds, 0.3 s a measurement. A CPU, 2 cores, 8 GB")
+    assert table[0].startswith(
+        "2026-01-02, commit abc, 2 rounds at most, 0.3 s a measurement. A CPU, 2 cores, 8 GB"
+    )
     assert table[4] == "| transport | n = 4 | rollout | env-steps/s | 25,000 | 25,000 to 25,000 |  |  |"
     assert table[5] == (
         "|  |  | AsyncVectorEnv | env-steps/s | 10,000 | 10,000 to 10,000 "

@@ -83,7 +83,7 @@ def parsed(line: str) -> dict[str, Any]:
 # Measuring
 
 
-def test_a_policy_that_is_slow_binds_and_gets_more_workers_than_twice_the_cores() -> None:
+def test_a_policy_that_is_slow_binds_and_gets_more_than_one_worker() -> None:
     found = tuned("tune_toys:Slow", workers=2)
     assert found.bound == "policy"
     assert found.workers > 1

@@ -64,6 +64,7 @@ class Work(Struct):
 
     start: float = 0.0  # processes made, simulators imported, or closed for the next
     build: float = 0.0
+    built: int = 0  # simulators, in that time
     reset: float = 0.0
     simulate: float = 0.0  # pictures included where the simulator does not tell them apart
     render: float = 0.0

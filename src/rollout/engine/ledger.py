@@ -26,6 +26,7 @@ class Ledger:
         """The simulator was built."""
         self._add(done.build_s, 0.0, done.cost)
         self._work.build += done.build_s - done.cost.render
+        self._work.built += 1
         self._work.build_cpu += done.cost.cpu - done.cost.render_cpu
 
     def was_reset(self, done: ResetDone) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
-from math import inf
-from statistics import fmean
+from math import inf, sqrt
+from statistics import fmean, stdev
 
 from msgspec import Struct, structs
 
@@ -21,7 +21,8 @@ from rollout.types import EpisodeSpec
 
 __all__ = ["Asked", "Costs", "Tour", "as_demand", "measure_demand"]
 
-ENOUGH = 4  # episodes of a task
+ENOUGH = 4  # episodes of a task at least, and until
+ERROR = 0.05  # of their mean length, its standard error, is not exceeded
 QUANTILES = 32
 FAR = 1000
 
@@ -43,9 +44,11 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Tour:
-    """What each slot plays: every task once, as far as time allows, then more episodes of the one that it holds."""
+    """What each slot plays: every task once, as far as time allows, then more episodes of the one that it holds, until
+    `log`, which is of what was played, tells how long they are."""
 
-    def __init__(self, specs: Sequence[EpisodeSpec], build_until_s: float) -> None:
+    def __init__(self, specs: Sequence[EpisodeSpec], build_until_s: float, log: Log) -> None:
+        self._log = log
         self._episodes: dict[TaskKey, deque[EpisodeSpec]] = defaultdict(deque)
         for spec in specs:
             self._episodes[spec.task_key].append(spec)
@@ -57,13 +60,17 @@ class Tour:
             key = self._unseen.popleft()
         elif holds is None:
             key = min(self._episodes, key=lambda each: self._played[each])
-        elif self._played[holds] >= min(ENOUGH, len(self._episodes[holds])):
+        elif self._played[holds] >= len(self._episodes[holds]) or self._is_known(holds):
             return None
         else:
             key = holds
         self._played[key] += 1
         self._episodes[key].rotate(-1)
         return self._episodes[key][-1]
+
+    def _is_known(self, key: TaskKey) -> bool:
+        lengths = [each.steps for each in self._log.seen.get(key, ())]
+        return len(lengths) >= ENOUGH and stdev(lengths) <= ERROR * fmean(lengths) * sqrt(len(lengths))
 
 
 async def measure_demand(

@@ -115,10 +115,9 @@ class _Measuring:
         self._measuring_s = time.perf_counter()
         start_s = age_s + self._measuring_s - self._began_s
         slots = self._engine.slots(len(self._specs))
-        tour = Tour(self._specs, self._at(BUILD_UNTIL))
-        self._pieces = pieces = await play(
-            self._stage, slots, tour, cast(Policy, self._sampled), self._at(PIECES_UNTIL)
-        )
+        self._pieces = pieces = Log()
+        tour, policy = Tour(self._specs, self._at(BUILD_UNTIL), pieces), cast(Policy, self._sampled)
+        await play(self._stage, slots, tour, policy, self._at(PIECES_UNTIL), pieces)
         build, worker_bytes = _build(pieces, len(slots), self._cores), _worker_bytes(slots)
         fitting = len(slots) + workers_that_fit(available_memory(), worker_bytes / 1e9)
         await self._demand(len(slots), min(fitting, len(self._specs), MOST_SIMULATORS), build)

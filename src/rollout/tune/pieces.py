@@ -68,13 +68,21 @@ class _Over(Exception):
     """The time is up."""
 
 
-async def play(stage: Stage, slots: Sequence[Slot], specs: Specs, policy: Policy, until_s: float) -> Log:
+async def play(
+    stage: Stage,
+    slots: Sequence[Slot],
+    specs: Specs,
+    policy: Policy,
+    until_s: float,
+    log: Log | None = None,
+) -> Log:
     """Play what `specs` gives on all `slots` until `until_s` (of `time.perf_counter`), each at least one chunk; a piece
-    stops between two chunks then, and its worker can go on with another one.
+    stops between two chunks then, and its worker can go on with another one. A `log` is written as they are played.
 
     Raises `RolloutError` where a simulator fails, and what the policy raises.
     """
-    log, counters = Log(), Counters(workers=[WorkerState.IDLE] * (1 + max(slot.index for slot in slots)))
+    log = Log() if log is None else log
+    counters = Counters(workers=[WorkerState.IDLE] * (1 + max(slot.index for slot in slots)))
     batcher = Batcher(
         policy.infer,
         counters,
