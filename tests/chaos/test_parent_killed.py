@@ -23,7 +23,8 @@ def shared_memory() -> set[str]:
 def summary(run: Path) -> Any:
     """All but what the run took, and what it said."""
     found = json.loads((run / "summary.json").read_text())
-    del found["timing"], found["warnings"]
+    for own in ("timing", "bound", "eta", "shares", "warnings"):  # of the process that wrote it
+        del found[own]
     return found
 
 
