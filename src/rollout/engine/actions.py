@@ -72,9 +72,7 @@ class EpisodeActions:
         if self._shape is None:
             self._nested += self._nested_sent[:count]
         else:
-            self._executed.append(
-                self._sent if count == self.n_sent else self._sent[: count * self._step_bytes]
-            )
+            self._executed.append(self._sent[: count * self._step_bytes])
         if self._moved is not None:
             self.clipped += int(self._moved[:count].sum())
 

@@ -102,11 +102,9 @@ class Batcher:
             error = blame([request], exc)
         else:
             seconds = time.perf_counter() - began
-            counters.batches += 1
-            counters.decisions += 1
+            self._note_forward(1, seconds)
             counters.policy_busy_s += seconds
             counters.policy_cpu_s += seconds  # its clock takes as long to read as some policies take
-            counters.latencies.note(1, seconds)
             return chunk
         raise error
 
@@ -168,9 +166,12 @@ class Batcher:
     def _count(self, call: Call) -> None:
         self._counters.policy_cpu_s += call.cpu_s
         for size, seconds in call.forwards:
-            self._counters.batches += 1
-            self._counters.decisions += size
-            self._counters.latencies.note(size, seconds)
+            self._note_forward(size, seconds)
+
+    def _note_forward(self, size: int, seconds: float) -> None:
+        self._counters.batches += 1
+        self._counters.decisions += size
+        self._counters.latencies.note(size, seconds)
 
     def _count_busy(self, call: Call) -> None:
         """Time during which at least one call ran: several at once count once."""

@@ -49,8 +49,8 @@ class EpisodeSession:
         self.steps = 0
         self.decisions = 0
         self.ended = False
-        self._task, self._session, self._instruction = task, session, task.instruction
-        self._n_obs_steps, self._read_shared = n_obs_steps, read_shared
+        self._task, self._session = task, session
+        self._read_shared = read_shared
         self._history: deque[Observation] = deque(maxlen=n_obs_steps)
         self._actions = EpisodeActions(task.action_space, execution)
         self._rewards: list[bytes] = []
@@ -59,7 +59,7 @@ class EpisodeSession:
     def observe(self, observations: Sequence[WireObservation]) -> None:
         """Take over what a reset or a chunk let the policy see, oldest first."""
         for wire in observations:
-            observation: Observation = {"task": self._instruction}
+            observation: Observation = {"task": self._task.instruction}
             for key, value in wire.items():
                 observation[key] = unpack_array(value) if type(value) is Array else self._unpack(value)
             self._history.append(observation)
@@ -72,7 +72,7 @@ class EpisodeSession:
 
     def request(self) -> Request:
         """The next decision's request."""
-        observation = self._history[-1] if self._n_obs_steps == 1 else _stacked(self._history)
+        observation = self._history[-1] if self._history.maxlen == 1 else _stacked(self._history)
         request = Request(self.spec, self._task, self.decisions, self.steps, self._session, observation)
         self.decisions += 1
         return request
